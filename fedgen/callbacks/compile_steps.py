@@ -137,7 +137,6 @@ def _marked(training_step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chosen(module: LightningModule, names: Sequence[str] | None) -> dict[str, nn.Module]:
-    """The parts of a module to compile, by name."""
     trained = dict(_trained_parts(module))
     if names is not None:
         parts = dict(module.named_modules())

@@ -3,7 +3,7 @@
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -186,8 +186,8 @@ class FederatedEvaluation(Callback):
         self.evaluator.sampler_of(pl_module)
         self.evaluator.asked_of(pl_module)
         self._models = OwnModels(self.evaluator)
-        plan = self.evaluator.plan
-        _warn_of_modes(watchers(trainer.callbacks, plan.column_names()), plan.directions())
+        directions = self.evaluator.directions()
+        _warn_of_modes(watchers(trainer.callbacks, list(directions)), directions)
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = data_module_of(trainer)
@@ -418,14 +418,12 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
 
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:
     """Writes `federation.json` and, of images, `real.png`, with a row of images of each of up to ten clients."""
-    libraries = {name: version(name) for name in LIBRARIES}
-    content: dict[str, Any] = {"versions": {"fedgen": __version__, "python": platform.python_version(), **libraries}}
+    versions = {"fedgen": __version__, "python": platform.python_version()}
+    content: dict[str, Any] = {"versions": versions | {name: version(name) for name in LIBRARIES}}
     if isinstance(data, FederatedDataModule):
-        try:
+        with suppress(ValueError):  # data whose parts cannot be counted train and are scored all the same
             summary = PartitionSummary.of(data).to_json()
-            content |= {"classes": summary["classes"], "clients": summary["clients"]}
-        except ValueError:  # data whose parts cannot be counted train and are scored all the same
-            content |= {"classes": [], "clients": []}
+            content |= {name: summary[name] for name in ("classes", "clients")}
     rows = _real_rows(splits[0]) if splits and pictures else {}
     if rows:
         save_png(Path(folder) / REAL, tile(torch.cat(list(rows.values())), REAL_COLUMNS, min_side=SIDE))
@@ -441,5 +439,5 @@ def _real_rows(split: Split) -> dict[str, Tensor]:
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (1, 3):
             return {}
         blank = torch.full((REAL_COLUMNS - len(images), *images.shape[1:]), 255, dtype=torch.uint8)
-        rows[split.client_names[place] if split.client_names else str(place)] = torch.cat([images, blank])
+        rows[split.client_names[place]] = torch.cat([images, blank])
     return rows

@@ -130,7 +130,6 @@ def _call_when_fresh(
 
 
 def release(callbacks: Sequence[Any]) -> None:
-    """Gives callbacks their own hooks back."""
     for callback in callbacks:
         for hook in (EPOCH_END, VALIDATION_END):
             delattr(callback, hook)

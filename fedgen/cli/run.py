@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
 
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, Run, ScoreRecord
-    from fedgen.evaluation.client_matrix import ClientMatrix
     from fedgen.evaluation.evaluate import Evaluator
+    from fedgen.evaluation.own_models import ClientMatrix
 
 HELP = """\
 usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
@@ -144,7 +144,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     cache = FeatureCache(asked.cache) if asked.cache else None
     evaluator = Evaluator(clients, **options, seed=clients.seed, cache=cache)
     if asked.matrix:
-        from fedgen.evaluation.client_matrix import matrix_of_run
+        from fedgen.evaluation.own_models import matrix_of_run
 
         _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, rounds[0] if rounds else None))
         return
@@ -157,7 +157,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     """Draws the matrices into the run's folder, and prints each: as a table where one fits, else in a line."""
-    from fedgen.evaluation.client_matrix import matrix_table
+    from fedgen.evaluation.own_models import matrix_table
     from fedgen.evaluation.runs.scores_file import MATRIX, MATRIX_PICTURE
     from fedgen.progress import make_console
     from fedgen.reports.figures.client_scores import draw_matrices
@@ -178,8 +178,7 @@ def _print_scores(run: Path, evaluator: "Evaluator", scored: "Sequence[ScoreReco
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.runs.scores_file import read_records
     from fedgen.evaluation.runs.selection import one_kind, say_others
-    from fedgen.evaluation.tables.gap_table import gap_tables
-    from fedgen.evaluation.tables.table import inversions_found, score_tables
+    from fedgen.evaluation.tables.table import gap_tables, inversions_found, score_tables
     from fedgen.progress import make_console
 
     every, console, kinds = read_records(Run(run).scores_path), make_console(), {one.conditions for one in scored}
@@ -266,7 +265,7 @@ def select_checkpoint(
     from fedgen.evaluation.marks import say_directions
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.run_folder import Run
-    from fedgen.evaluation.runs.scores_file import with_influences
+    from fedgen.evaluation.runs.scores_file import load_influences
     from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank, say_best, say_kind
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
@@ -276,10 +275,12 @@ def select_checkpoint(
     columns = by_column(records)
     by = by or default_column(columns, kind)
     group = column_of(columns, by, kind)
-    asked, remarks = (found, group[0], device, model, data), say_best(with_influences(found.folder, group))
+    asked, remarks = (found, group[0], device, model, data), say_best(load_influences(found.folder, group))
     if race is not None:
-        group, words = _raced(asked, race, width, most)
-        remarks = [words]
+        from fedgen.evaluation.runs.evaluate_run import race as decide
+
+        outcome = decide(found, *_measuring(*asked, most), race, width, most, group[0].aggregate)
+        group, remarks = outcome.records, [outcome.words]
     ranking = rank(group, found.folder)
     if quote is not None:
         remarks.append(_quoted(asked, ranking[0].round, quote))
@@ -295,15 +296,6 @@ def select_checkpoint(
 
 
 Asked = tuple["Run", "ScoreRecord", str, str | None, str | None]
-
-
-def _raced(asked: Asked, level: float, width: float | None, most: int) -> "tuple[list[ScoreRecord], str]":
-    """The records of the checkpoints that are left of a race, and what it found."""
-    from fedgen.evaluation.runs.evaluate_run import race
-
-    module, evaluator = _measuring(*asked, most)
-    found = race(asked[0], module, evaluator, level, width, most, asked[1].aggregate)
-    return found.records, found.words
 
 
 def _quoted(asked: Asked, round: int, number: int) -> str:
@@ -354,15 +346,11 @@ def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
 
 
 def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
+    from fedgen.evaluation.tables.table import format_value, new_table
 
-    from fedgen.evaluation.tables.table import format_value
-
-    table = Table(title=escape(title))
     spread = any(entry.error_over_clients is not None for entry in ranking)
-    for heading in ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint"):
-        table.add_column(escape(heading))
+    headings = ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint")
+    table = new_table(title, headings, left=headings)
     for rank, entry in enumerate(ranking, 1):
         value = f"{format_value(entry.value, entry.standard_error)} {entry.mark}".rstrip()
         error = "" if entry.error_over_clients is None else f"{entry.error_over_clients:.2g}"
@@ -393,7 +381,6 @@ def _parser_of_runs() -> CommandParser:
     parser.add_argument(
         "embeddings",
         nargs="?",
-        default=None,
         help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
         " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
     )
@@ -475,20 +462,16 @@ def _report_parser() -> PlainCommandParser:
     parser.add_argument(
         "--output",
         type=Path,
-        default=None,
         metavar="FILE",
         help="the page; report.html in the one run's folder, or in this one for several runs, by default",
     )
     parser.add_argument(
         "--over_time",
         type=Path,
-        default=None,
         metavar="FILE",
         help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
     )
-    parser.add_argument(
-        "--column", default=None, metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default"
-    )
+    parser.add_argument("--column", metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default")
     return parser
 
 

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
     from fedgen.evaluation.audit.membership import MembershipAudit, audit_run, membership_inference, membership_table
     from fedgen.evaluation.audit.nearest_images import NearestImages, draw_nearest, nearest_images
-    from fedgen.evaluation.client_matrix import ClientMatrix, client_matrices, matrix_of_run, matrix_table
     from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
     from fedgen.evaluation.federation_splits import splits_of
     from fedgen.evaluation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.names import checkpoint_name, list_checkpoints
+    from fedgen.evaluation.own_models import ClientMatrix, client_matrices, matrix_of_run, matrix_table
     from fedgen.evaluation.panels import PRESETS, Preset, find_preset
     from fedgen.evaluation.records import Columns, ScoreRecord, by_column
     from fedgen.evaluation.runs.evaluate_run import evaluate_run

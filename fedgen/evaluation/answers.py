@@ -67,13 +67,12 @@ class Answers:
             own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=self.seed)
             return _checked(own, len(examples), "images")
         knows_places = "start" in signature(self.model.example_losses).parameters
-        found, start = [], 0
-        parts = self._parts(examples, labels, "the model's own losses")
-        for place, (given, own_labels, count) in enumerate(parts):
-            seed = self.seed if knows_places else derive(self.seed, "losses", place)
-            draws = {"seed": seed, "start": start} if knows_places else {"seed": seed}
+        found: list[Tensor] = []
+        for place, (given, own_labels, count) in enumerate(self._parts(examples, labels, "the model's own losses")):
+            draws = {"seed": derive(self.seed, "losses", place)}
+            if knows_places:
+                draws = {"seed": self.seed, "start": sum(map(len, found))}
             found.append(_checked(self.model.example_losses(given, own_labels, **draws), count, "items"))
-            start += count
         return torch.cat(found)
 
     def predictions(self, examples: Inputs, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
@@ -86,10 +85,8 @@ class Answers:
     def try_out(self, examples: Inputs, labels: Tensor | None) -> list[Tensor]:
         """The model's answers about a few examples, as tensors."""
         found = [self.losses(examples, labels)] if self.has_losses else []
-        if self.has_predictions:
-            parts = self.predictions(examples, labels)
-            found += [one for part in parts for one in part if isinstance(one, Tensor)]
-        return found
+        parts = self.predictions(examples, labels) if self.has_predictions else ()
+        return [*found, *(one for part in parts for one in part if isinstance(one, Tensor))]
 
     def _parts(self, examples: Inputs, labels: Tensor | None, doing: str) -> Iterator[Part]:
         """The examples in chunks, read in their turn where they are on disk."""
@@ -131,7 +128,6 @@ class ModuleDensity:
 
     @torch.no_grad()
     def log_prob(self, points: Tensor, /) -> Tensor:
-        """Natural logarithm of the density, float64 [N] on the CPU, at points [N, D]."""
         own = next((tensor for tensor in self.module.parameters() if tensor.is_floating_point()), points)
         with evaluating(self.module):
             return self.module.log_prob(points.to(own.device, own.dtype)).double().cpu()

@@ -1,6 +1,6 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
@@ -25,7 +25,7 @@ from fedgen.evaluation.image_sampling import (
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan, RealSide, StreamImages
+from fedgen.evaluation.plan import Counts, EvaluationPlan, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
@@ -53,8 +53,7 @@ class Evaluation:
         return f"Evaluation({len(self.images)} images: {values}{more})"
 
     def _repr_html_(self) -> str:
-        """The scores as tables, for notebooks."""
-        from fedgen.evaluation.tables.gap_table import html_of  # which needs this module
+        from fedgen.evaluation.tables.table import html_of  # which needs this module
 
         return html_of(self.records)
 
@@ -169,11 +168,11 @@ class Evaluator:
 
     def column_names(self) -> list[str]:
         """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
-        return self.plan.column_names()
+        return [name for name, _ in self.plan.filled()]
 
     def directions(self) -> dict[str, bool]:
         """Return by column whether higher is better."""
-        return self.plan.directions()
+        return dict(self.plan.filled())
 
     def prepare(self) -> None:
         """Embed the clients' images of every split, and those of the stand-ins, once."""
@@ -251,8 +250,8 @@ class Evaluator:
             found |= self.real.scores(made, **asked)
             images = images if len(images) else made.images
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        sampling = dict(sampler.sampling)
-        return Evaluation(self.real.records(found, MODEL, len(images), sampling=sampling, **details), images)
+        records = self.real.records(found, MODEL, len(images), sampling=dict(sampler.sampling), **details)
+        return Evaluation(records, images)
 
     def embed_generated(
         self, sample: Sample, round: int, where: Callable[[Split, Panel], bool] = lambda split, panel: True
@@ -264,9 +263,7 @@ class Evaluator:
         wanted = {key: place for key, place in self.plan.places.items() if where(*place)}
         for stream, keys in groupby(wanted, lambda key: wanted[key][0].stream):
             panels = {key: wanted[key][1] for key in keys}
-            asking = {
-                panel.embedding.name: panel for panel in panels.values() if self.needs_images and not panel.on_model
-            }
+            asking = {one.embedding.name: one for one in panels.values() if self.needs_images and not one.on_model}
             images, labels = torch.empty(0), None
             if asking:
                 draws, said = self.draws(sample, round, stream), f"sampling for {stream}"
@@ -295,9 +292,7 @@ class Evaluator:
             found |= self.real.scores(part, density=density, answers=answers)
         return {key: scores for key, scores in found.items() if where(*self.plan.places[key])}
 
-    def records(
-        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
-    ) -> list[ScoreRecord]:
+    def records(self, found: Found, generator: str, counts: Counts, **details: Any) -> list[ScoreRecord]:
         """The records of scores of `measured`, which `evaluate` gives."""
         warn("Evaluator.records goes with fedgen 0.4: call evaluate", DeprecationWarning)
         return self.real.records(found, generator, counts, **details)
@@ -351,7 +346,6 @@ class Evaluator:
 
 
 def _never(number: int, draws: torch.Generator) -> Tensor:
-    """The sampler where no score needs images."""
     raise TypeError(f"{number} images are asked for, and no score needs some")
 
 

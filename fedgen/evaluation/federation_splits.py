@@ -128,13 +128,10 @@ def _stand_in(examples: Examples, positions: Tensor) -> StandIn:
     return StandIn(examples.inputs_at(positions), examples.labels[positions] if examples.is_labelled else None)
 
 
-Clients = (
-    FederatedDataModule | Sequence[Split] | Sequence[Client] | Sequence[Examples] | Mapping[str, Sequence[Examples]]
-)
+Clients = FederatedDataModule | Sequence[Split | Client | Examples] | Mapping[str, Sequence[Examples]]
 
 
 def as_splits(clients: Clients) -> list[Split]:
-    """The splits of clients, however they are given."""
     if isinstance(clients, FederatedDataModule):
         return splits_of(clients)
     if isinstance(clients, Mapping):
@@ -189,12 +186,10 @@ def splits_of(data: FederatedDataModule) -> list[Split]:
     found, note = large_enough(names, [len(client.held_out) for client in data.clients], "held-out")
     if note and data.held_out:
         warn(note)
-    own = [data.clients[place].held_out for place in found]
-    if own and note:  # all clients' are the floor above, and are embedded once
-        held = _stand_in(examples, torch.cat(own))
-    if own:
-        names, report = tuple(names[place] for place in found), f"{source} held out"
-        counts = tuple(map(len, own))
-        floor = {FLOOR: trained}
-        splits.append(Split(REPORT, held.images, counts, report, names, floor, classes, held.labels, note=note))
+    if own := [data.clients[place].held_out for place in found]:
+        # all clients' are the floor above, and are embedded once
+        held = _stand_in(examples, torch.cat(own)) if note else held
+        names, counts, floor = tuple(names[place] for place in found), tuple(map(len, own)), {FLOOR: trained}
+        about = f"{source} held out", names, floor, classes, held.labels
+        splits.append(Split(REPORT, held.images, counts, *about, note=note))
     return splits

@@ -29,24 +29,14 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ImageSampler:
-    """A sampler with its settings: a model's, as `sampler_of` makes it, or a function's.
+    """A sampler with its settings: a model's, as `sampler_of` makes it, or a function's."""
 
-    Args:
-        draw: gives images for their number and what it `takes`, by name.
-        sampling: settings that the images depend on beside the weights.
-        num_classes: of labels that it takes; None if it takes none.
-        takes: of "generator" and "labels".
-        context: in which it draws, such as a model's eval mode.
-        name: for messages.
-        at_once: see `DescribedSampler`.
-    """
-
-    draw: Callable[..., Tensor]
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[..., Tensor]  # gives images for their number and what it `takes`, by name
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # as `DescribedSampler` has it, likewise the next
     num_classes: int | None = None
-    takes: Sequence[str] = ("generator",)
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    name: str = "the sampler"
+    takes: Sequence[str] = ("generator",)  # of "generator" and "labels"
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext  # in which it draws, such as a model's eval mode
+    name: str = "the sampler"  # for messages
     at_once: bool = False
 
     @classmethod
@@ -54,12 +44,12 @@ class ImageSampler:
         """The sampler of a function of (number, torch.Generator), and of labels if it has `num_classes`."""
         if isinstance(sample, cls):
             return sample
-        sampling, classes, at_once = (optional(sample, DescribedSampler, name) for name in SAMPLER_ATTRIBUTES)
+        names = "sampling", "num_classes", "at_once"
+        sampling, classes, at_once = (optional(sample, DescribedSampler, name) for name in names)
         takes = ("generator",) if classes is None else ("generator", "labels")
         return cls(lambda num, **given: sample(num, *given.values()), sampling, classes, takes, at_once=at_once)
 
     def given(self, draws: torch.Generator, labels: Tensor | None) -> dict[str, Any]:
-        """The arguments of `draw` beside the number."""
         asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
         return {name: value for name, value in asked.items() if name in self.takes}
 
@@ -83,9 +73,6 @@ class DescribedSampler:
     sampling: Mapping[str, Any] = MappingProxyType({})
     num_classes: int | None = None
     at_once: bool = False
-
-
-SAMPLER_ATTRIBUTES = ("sampling", "num_classes", "at_once")
 
 
 @torch.no_grad()
@@ -225,7 +212,6 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
 
 
 def frequencies_of(split: Split) -> LabelFrequencies | None:
-    """The frequencies of the classes among a split's images; None where they have no labels."""
     if split.labels is None:
         return None
     found = LabelFrequencies(len(split.classes))

@@ -53,7 +53,6 @@ def marked(name: str, records: Iterable[ScoreRecord]) -> str:
 
 
 def say_marks(marks: Iterable[str]) -> list[str]:
-    """The meanings of the marks among these, each once."""
     present = set(marks)
     return [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in present]
 

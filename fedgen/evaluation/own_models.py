@@ -8,6 +8,8 @@ private critic has no part in are those of one generator, and their scores have 
 itself, such as its loss, is then still each client's own. Where images are each client's own, they are held against its
 own images, and so there is no aggregate all.
 
+The cross-client matrix has each client's own model on each client's images, its own on the diagonal.
+
 A moving average of weights follows the server's at the ends of rounds, so that its copies of personal tensors follow
 tensors that no client trains. In a client's own model its tensors stand in the average as well, as they are, beside the
 average of what is shared.
@@ -15,9 +17,13 @@ average of what is shared.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
@@ -27,9 +33,13 @@ from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import MODEL
 from fedgen.evaluation.reference import Found
-from fedgen.evaluation.runs.rebuild import tensors_in_place
+from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors, tensors_in_place
+from fedgen.evaluation.runs.run_folder import Run, RunLike
+from fedgen.evaluation.runs.scores_file import MATRIX
 from fedgen.evaluation.score_choice import with_further
 from fedgen.evaluation.splits import Split
+from fedgen.evaluation.tables.table import format_value, new_table
+from fedgen.io.files import write_json
 from fedgen.models.ema import with_averages
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
@@ -66,21 +76,15 @@ class SingleClients:
         for made in self.evaluator.embed_generated(sample, round, lambda s, panel: s in own and panel in self.panels):
             first = first if len(first) else made.images
             for split, place in self.places[client]:
-                one = self._of_one(split, place)
-                mine = replace(
-                    made, features={key: made.features[key] for key in one.plan.places if key in made.features}
-                )
-                for (name, embedding), scores in one.real.scores(mine, **one.asked_of(model)).items():
+                if (split.name, place) not in self._ones:
+                    self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
+                    self._ones[split.name, place].prepare()
+                one = self._ones[split.name, place]
+                features = {key: made.features[key] for key in one.plan.places if key in made.features}
+                for key, scores in one.real.scores(replace(made, features=features), **one.asked_of(model)).items():
                     for score in scores:
-                        self._found.setdefault((name, embedding, score.name), {})[place] = score
+                        self._found.setdefault((*key, score.name), {})[place] = score
         return first
-
-    def _of_one(self, split: Split, place: int) -> Evaluator:
-        """The evaluator of one client of a split."""
-        if (split.name, place) not in self._ones:
-            self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
-            self._ones[split.name, place].prepare()
-        return self._ones[split.name, place]
 
     def take(self) -> Found:
         """The scores over all clients, each of which was scored since the last call, by split and embedding."""
@@ -99,8 +103,6 @@ class SingleClients:
 
 
 class OwnModels:
-    """Evaluations of models some of whose tensors stay with the clients."""
-
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
         taking_part = set(evaluator.trained or ())
@@ -123,9 +125,7 @@ class OwnModels:
         evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
         evaluator.prepare()
         found, first = Found(), torch.empty(0)
-        for made in evaluator.embed_generated(
-            sample, round, lambda s, panel: s not in self._splits or panel not in own
-        ):
+        for made in evaluator.embed_generated(sample, round, lambda s, p: s not in self._splits or p not in own):
             found |= evaluator.real.scores(made, **asked)
             first = first if len(first) else made.images
         mine, images = self._of_each(module, own, personal, round)
@@ -185,14 +185,11 @@ class OwnModels:
             self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")
 
     def column_names(self, own: Sequence[Panel]) -> list[str]:
-        """All columns that `evaluate` then fills."""
         places = {split.name for split in self._splits}
         places |= {gap for gap, sides in GAPS.items() if places & set(sides)}
         name = self.evaluator.plan.columns.score
-        scores = {
-            name(p, panel.embedding.name, choice.name) for p in places for panel in own for choice in panel.choices
-        }
-        return [column for column in self.evaluator.plan.column_names() if column.removesuffix("_all") not in scores]
+        scores = {name(p, panel.embedding.name, one.name) for p in places for panel in own for one in panel.choices}
+        return [column for column in self.evaluator.column_names() if column.removesuffix("_all") not in scores]
 
     def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
         """The embeddings on which some model answers otherwise than the server's."""
@@ -233,3 +230,179 @@ class OwnModels:
 def own_in_place(module: nn.Module, own: Tensors) -> AbstractContextManager[None]:
     """The module as one client's own model while the context lasts."""
     return tensors_in_place(module, with_averages(module, own))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientMatrix:
+    """One score of M clients' own models on K clients' images.
+
+    Args:
+        score: its name, such as "fid".
+        split: the images', such as "train".
+        embedding: in which images are compared.
+        reference: the images in words.
+        models: the clients whose models stand in the rows.
+        clients: the clients whose images stand in the columns.
+        values: float64 [M, K].
+        errors: standard errors float64 [M, K], of generated and real images; None where the score has none.
+        higher_is_better: whether a better model scores higher.
+        num_generated: images that each model made.
+        round: after which these were the models.
+        checkpoint: file name of their checkpoint; None if there is none.
+    """
+
+    score: str
+    split: str
+    embedding: str
+    reference: str
+    models: tuple[str, ...]
+    clients: tuple[str, ...]
+    values: Tensor
+    errors: Tensor | None
+    higher_is_better: bool
+    num_generated: int
+    round: int
+    checkpoint: str | None = None
+
+    def __repr__(self) -> str:
+        size = f"{len(self.models)} models on {len(self.clients)} clients"
+        return f"ClientMatrix({self.score} in {self.embedding}, {self.split}: {size})"
+
+    @property
+    def own(self) -> list[tuple[int, int]]:
+        """Row and column of each client's own model on its own images; none of clients that never train."""
+        columns = {name: column for column, name in enumerate(self.clients)}
+        return [(row, columns[name]) for row, name in enumerate(self.models) if name in columns]
+
+    @property
+    def best(self) -> list[int]:
+        """The row of the best model for each client's images, the first of equal ones; without regard to errors."""
+        return (self.values.argmax(0) if self.higher_is_better else self.values.argmin(0)).tolist()
+
+    @property
+    def words(self) -> str:
+        """The matrix in one line: the means on own and on others' images, and whom the own model fits best.
+
+        Of clients that never train: the mean over all.
+        """
+        others = torch.ones_like(self.values, dtype=torch.bool)
+        own = self.own
+        for place in own:
+            others[place] = False
+        of_others = f"{float(self.values[others].mean()):.4g}" if others.any() else "none"
+        if not own:
+            return f"{self.score} of own models on images of clients that never train: {of_others} on average"
+        mean = sum(float(self.values[place]) for place in own) / len(own)
+        fit = sum(self.best[column] == row for row, column in own)
+        return (
+            f"{self.score} on a client's own images {mean:.4g}, on others' {of_others} on average;"
+            f" the own model is the best one for {fit} of {len(own)} clients"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All as plain values, rows of the matrix as lists."""
+        plain = {**vars(self), "models": list(self.models), "clients": list(self.clients)}
+        values, errors = plain.pop("values"), plain.pop("errors")
+        return {**plain, "values": values.tolist(), "errors": None if errors is None else errors.tolist()}
+
+
+def client_matrices(
+    module: nn.Module, evaluator: Evaluator, personal: Personal, round: int = 0, checkpoint: str | None = None
+) -> list[ClientMatrix]:
+    """The matrix of each score, on each of an evaluation's splits and in each of its embeddings.
+
+    The rows are the clients of the first split; who has had no turn yet has the module as it is. All models' images are
+    drawn at the same seeds, those of the usual scores: a cell of the diagonal is the client's own score.
+
+    Args:
+        module: the server's model.
+        evaluator: of the FederatedDataModule of the training.
+        personal: the clients' own tensors, by their number among the clients that train.
+        round: after which these are the models.
+        checkpoint: file name of their checkpoint.
+
+    Raises:
+        ValueError: if clients keep no tensors, or none that changes a score, or a score needs one model for all, or
+            the evaluation knows too few clients.
+    """
+    trained = evaluator.trained or []
+    panels = OwnModels(evaluator).check(module, personal)
+    if not panels:
+        raise ValueError(
+            "a matrix is of clients' own models, and here all have one: train with FedAvgStrategy(personal=[...]) of"
+            " tensors that images depend on, or with --local_only"
+        )
+    kept = {trained[number]: tensors for number, tensors in personal.items()}
+    rows: dict[tuple[str, str, str], list[FederatedScore]] = {}
+    evaluator.prepare()
+    models = [name for name in evaluator.splits[0].client_names if name in trained]
+    for name in track(models, "scoring clients' own models", len(models), "clients"):
+        with own_in_place(module, kept.get(name, {})):
+            sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
+            found = Found()
+            for made in evaluator.embed_generated(sample, round, lambda split, panel: panel in panels):
+                found |= evaluator.real.scores(made, **asked)
+        for (place, embedding), scores in found.items():
+            for score in scores:
+                rows.setdefault((place, embedding, score.name), []).append(score)
+    splits, matrices = {split.name: split for split in evaluator.splits}, list[ClientMatrix]()
+    for (place, embedding, name), own in rows.items():
+        errors = [row.client_errors for row in own if row.client_errors is not None]
+        matrix = ClientMatrix(
+            score=name,
+            split=place,
+            embedding=embedding,
+            reference=splits[place].reference,
+            models=tuple(models),
+            clients=splits[place].client_names,
+            values=torch.stack([row.per_client for row in own]).double().cpu(),
+            errors=torch.stack(errors).double().cpu() if len(errors) == len(own) else None,
+            higher_is_better=own[0].higher_is_better,
+            num_generated=evaluator.num_generated,
+            round=round,
+            checkpoint=checkpoint,
+        )
+        matrices.append(matrix)
+    return matrices
+
+
+def matrix_of_run(
+    run: RunLike, module: LightningModule, evaluator: Evaluator, round: int | None = None
+) -> list[ClientMatrix]:
+    """The matrices of one of a run's checkpoints, which are written into its folder too (`client_matrix.json`).
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind; it is left with the checkpoint's weights.
+        evaluator: of the run's clients.
+        round: of the checkpoint; the last one by default.
+
+    Raises:
+        FileNotFoundError: if there is no such checkpoint.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    ((number, path),) = run.checkpoints_of(None if round is None else [round], only_last=True).items()
+    personal = personal_tensors(module, load_weights(module, path))
+    evaluator.try_out(evaluator.sampler_of(module), **evaluator.asked_of(module))
+    found = client_matrices(module, evaluator, personal, number, path.name)
+    write_json(run.folder / MATRIX, {"version": 1, "matrices": [matrix.to_json() for matrix in found]})
+    return found
+
+
+def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
+    """A row for each client's own model, a column for each client's images; the best of a column is bold."""
+    title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
+    place = f"against {matrix.reference}, embedding {matrix.embedding}"
+    table = new_table(f"{title}\n{place}", ("model of", *matrix.clients), left=("model of",), fold=("model of",))
+    table.caption = escape(matrix.words)
+    best = matrix.best
+
+    def cell(row: int, column: int) -> str:
+        value = float(matrix.values[row, column])
+        known = None if matrix.errors is None else float(matrix.errors[row, column])
+        text = format_value(value, known) if errors else f"{value:.3g}"
+        return f"[bold]{text}[/bold]" if best[column] == row else text
+
+    for row, name in enumerate(matrix.models):
+        table.add_row(escape(name), *(cell(row, column) for column in range(len(matrix.clients))))
+    return table

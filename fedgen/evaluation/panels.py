@@ -74,8 +74,6 @@ class Preset:
 
 @dataclass(frozen=True, eq=False)
 class PresetReference:
-    """The clients' side of one preset's score."""
-
     reference: Reference
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
@@ -132,8 +130,6 @@ def find_preset(name: str) -> Preset:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """The scores on one embedding."""
-
     embedding: Embedding
     choices: tuple[ScoreChoice, ...]
 
@@ -214,7 +210,6 @@ def _with_preset(panels: Sequence[Panel], preset: PresetLike) -> list[Panel]:
 
 
 def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = False, takes_texts: bool = False) -> None:
-    """Raise ValueError for a score that an embedding cannot give."""
     if choice.needs == "logits" and not any(part.startswith("logits") for part in embedding.split("-")):
         raise ValueError(
             f"score {choice.name} needs logits, which embedding {embedding} does not give: use"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
+from fedgen.data.lazy_examples import LazyInputs, in_parts
 from fedgen.embeddings import FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gaps_of
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
@@ -26,6 +26,8 @@ from fedgen.seeds import subset
 
 Place = tuple[str, str]
 """The names of split and embedding."""
+Counts = int | Mapping[Place, int]
+"""Numbers of generated images, of all or by place."""
 Features = dict[Place, tuple[Tensor, Tensor | None]]
 """Features of generated images, or images for a panel that takes those, and the labels they were asked for."""
 
@@ -71,7 +73,7 @@ class EvaluationPlan:
         self._check_held_out()
         self._check_tested()
         self._check_classes()
-        check_distinct("column", self.column_names())
+        check_distinct("column", [name for name, _ in self.filled()])
         check_aggregates(self.aggregates, self.all_choices)
 
     def _check_images(self, split: Split) -> None:
@@ -164,16 +166,13 @@ class EvaluationPlan:
         return next((split for split in self.splits if split.name in (REPORT, PART_VAL)), None)
 
     def stand_ins(self, split: Split, panel: Panel) -> dict[str, StandIn]:
-        """Real images that are scored in a generator's place."""
         found = {} if panel.on_model else split.stand_ins
         return {name: one for name, one in found.items() if self.controls or name == FLOOR}
 
     def asking(self, needs: Needs) -> list[str]:
-        """The names of the scores with a need."""
         return [choice.name for choice in self.all_choices if choice.needs == needs]
 
     def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
-        """Raise ValueError if a score needs one model."""
         for needs, what in whole.items():
             for score in self.asking(needs):
                 raise ValueError(f"score {score} needs one model's {what}, and {why}; leave {score} out")
@@ -187,12 +186,6 @@ class EvaluationPlan:
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
 
-    def check_generated(self, choices: Sequence[ScoreChoice], dim: int) -> None:
-        """Raise FewImagesError if a score may need more generated images in D features."""
-        for choice in choices:
-            if self.num_images < choice.definition.least_images(dim):
-                raise FewImagesError(f"the generated set (num_images) of score {choice.name}", self.num_images, dim)
-
     def leave_out(self, split: Split, panel: Panel, error: FewImagesError) -> None:
         """Measure scores that need many images no more on a split, whose clients have too few."""
         for choice in panel.choices:
@@ -202,15 +195,8 @@ class EvaluationPlan:
         if not self.choices(split, panel):
             del self.places[split.name, panel.embedding.name]
 
-    def column_names(self) -> list[str]:
-        """All columns that the evaluation fills, e.g. "fid_avg", "report/kid_all"."""
-        return [name for name, _ in self._columns()]
-
-    def directions(self) -> dict[str, bool]:
-        """By column, whether higher is better."""
-        return dict(self._columns())
-
-    def _columns(self) -> Iterator[tuple[str, bool]]:
+    def filled(self) -> Iterator[tuple[str, bool]]:
+        """All columns that the evaluation fills, e.g. "report/kid_all", each with whether higher is better."""
         splits = {split.name: split for split in self.splits}
         for split, panel in product(self.splits, self.panels):
             for choice in self.choices(split, panel):
@@ -234,12 +220,30 @@ def records_of(
     remarks: Mapping[str, str] | None = None,
 ) -> list[ScoreRecord]:
     """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known."""
-    settings, records = {choice.name: choice.settings for choice in choices}, []
+    settings, records = {choice.name: choice.settings for choice in choices}, list[ScoreRecord]()
     for score in scores:
         note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, ""), *score.notes]))
         details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
-        present, over_clients = [how for how in aggregates if how in score.values], score.errors_over_clients
-        records += [_record(score, how, client_names, over_clients.get(how), details) for how in present]
+        over_clients = score.errors_over_clients
+        for aggregate in (name for name in aggregates if name in score.values):
+            own = details | {"error_over_clients": over_clients.get(aggregate)}
+            if aggregate == "avg" and len(score.per_client):
+                errors = [] if score.client_errors is None else score.client_errors.tolist()
+                own |= {"per_client": score.per_client.tolist(), "per_client_errors": errors}
+                own["client_names"] = list(client_names)
+            if parts := score.real_influences.get(aggregate):
+                own["real_influences"] = kept_influences(parts, score.error_parts["real"][aggregate])
+            record = ScoreRecord(
+                score=score.name,
+                aggregate=aggregate,
+                value=float(score.values[aggregate]),
+                standard_error=score.errors.get(aggregate),
+                error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
+                terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
+                higher_is_better=score.higher_is_better and aggregate != "var",
+                **own,
+            )
+            records.append(record)
     return records
 
 
@@ -249,30 +253,6 @@ def remarks_by_score(
     """By score, its `remark` where there is one; arguments as there."""
     found = {choice.name: choice.definition.remark(choice.name, dim, generated, clients) for choice in choices}
     return {name: line for name, line in found.items() if line}
-
-
-def _record(
-    score: FederatedScore, aggregate: str, names: Sequence[str], over_clients: float | None, common: Mapping[str, Any]
-) -> ScoreRecord:
-    clients: dict[str, Any] = {}
-    if aggregate == "avg" and len(score.per_client):
-        clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
-        if score.client_errors is not None:
-            clients["per_client_errors"] = score.client_errors.tolist()
-    if parts := score.real_influences.get(aggregate):
-        clients["real_influences"] = kept_influences(parts, score.error_parts["real"][aggregate])
-    return ScoreRecord(
-        score=score.name,
-        aggregate=aggregate,
-        value=float(score.values[aggregate]),
-        standard_error=score.errors.get(aggregate),
-        error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
-        terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
-        higher_is_better=score.higher_is_better and aggregate != "var",
-        error_over_clients=over_clients,
-        **clients,
-        **common,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +275,7 @@ class RealSide:
         device: torch.device | str | None = None,
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
-        self.references: dict[tuple[str, str], Reference] = {}
+        self.references: dict[Place, Reference] = {}
         # features of the stand-ins' images, or those themselves, and labels, by split, embedding and name
         self.stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
@@ -303,19 +283,19 @@ class RealSide:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
         if self.references:
             return
-        references: dict[tuple[str, str], Reference] = {}
+        references: dict[Place, Reference] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
             for split in self.plan.splits:
-                key = split.name, panel.embedding.name
-                reference = self._reference(split, panel, features) if key in self.plan.places else None
-                if reference is None:
+                if (reference := self._reference(split, panel, features)) is None:
                     continue
+                key = split.name, panel.embedding.name
                 references[key] = reference
                 for name, stand_in in self.plan.stand_ins(split, panel).items():
                     chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
-                    self.stand_ins[*key, name] = at_positions(features[id(stand_in.images)], chosen), labels
+                    own = features[id(stand_in.images)]
+                    self.stand_ins[*key, name] = own[chosen] if isinstance(own, Tensor) else own.view(chosen), labels
         self.references = references
 
     def _embed_real(self, panel: Panel) -> dict[int, Any]:
@@ -338,6 +318,8 @@ class RealSide:
 
     def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference | None:
         plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
+        if not choices:
+            return None
         parts = in_parts(features[id(split.images)], counts)
         other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
@@ -346,17 +328,19 @@ class RealSide:
         more = held_out, labels, len(split.classes), texts
         try:
             with name_clients(split.images, [split]):
-                if not panel.on_images:
-                    plan.check_generated(choices, features[id(split.images)].shape[1])
+                dim = 0 if panel.on_images else features[id(split.images)].shape[1]
+                for choice in choices if dim else ():
+                    if plan.num_images < choice.definition.least_images(dim):
+                        raise FewImagesError(
+                            f"the generated set (num_images) of score {choice.name}", plan.num_images, dim
+                        )
                 return Reference(parts, choices, plan.weights, plan.aggregates, *more)
         except FewImagesError as error:
             named = error.of_client([f"client {name!r} of split {split.name!r}" for name in split.client_names])
             if split is plan.splits[0] or error is named:
                 raise named from None
             plan.leave_out(split, panel, named)
-            return (
-                self._reference(split, panel, features) if (split.name, panel.embedding.name) in plan.places else None
-            )
+            return self._reference(split, panel, features)
 
     def scores(self, made: StreamImages, **asked: Any) -> Found:
         """The scores of generated images, and of what is `asked` of their model."""
@@ -379,51 +363,48 @@ class RealSide:
         """A record with how clients gave their side of it: as it is, since their images are here."""
         return record
 
-    def records(
-        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
-    ) -> list[ScoreRecord]:
+    def records(self, found: Found, generator: str, counts: Counts, **details: Any) -> list[ScoreRecord]:
         """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding."""
-        splits = {split.name: split for split in self.plan.splits}
+        details, splits = {"generator": generator, **details}, {split.name: split for split in self.plan.splits}
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
-
-        def common(place: str, split: Split, embedding: str, *others: Split) -> dict[str, Any]:
-            count = counts if isinstance(counts, int) else counts[split.name, embedding]
-            own = {"split": place, "num_generated": count, "reference": split.reference}
-            notes = dict.fromkeys(filter(None, [details.get("note"), *(one.note for one in (*others, split))]))
-            return {**own, "generator": generator, **details, "note": "; ".join(notes)}
-
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
-            split, panel, fields = splits[name], panels[embedding], common(name, splits[name], embedding)
-            sizes = fields["num_generated"], self.recorded_counts(split)
-            remarks = {} if panel.on_images else remarks_by_score(panel.choices, panel.embedding.dim, *sizes)
-            records += self._of_scores(scores, panel, split.client_names, fields, remarks)
+            records += self._records(scores, panels[embedding], name, [splits[name]], counts, details)
         for embedding, panel in panels.items():
             by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in gaps_of(by_split).items():  # without remarks on sizes, as their bias cancels
-                better, worse = (splits[name] for name in GAPS[gap])
-                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better.client_names, worse.client_names)]
-                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding, better), {})
+            for gap, scores in gaps_of(by_split).items():
+                records += self._records(scores, panel, gap, [splits[name] for name in GAPS[gap]], counts, details)
         return [self.described(record) for record in records]
 
-    def _of_scores(
+    def _records(
         self,
         scores: Sequence[FederatedScore],
         panel: Panel,
-        client_names: Sequence[str],
+        place: str,
+        sides: Sequence[Split],
+        counts: Counts,
         details: Mapping[str, Any],
-        remarks: Mapping[str, str],
     ) -> list[ScoreRecord]:
+        """The records of scores on a split, or of a gap between two, of which the worse comes last."""
+        embedding, split, remarks = panel.embedding, sides[-1], dict[str, str]()
+        names = [" - ".join(dict.fromkeys(pair[::-1])) for pair in zip(*[side.client_names for side in sides])]
+        made = counts if isinstance(counts, int) else counts[split.name, embedding.name]
+        if len(sides) == 1 and not panel.on_images:  # of a gap the sizes' bias cancels
+            remarks = remarks_by_score(panel.choices, embedding.dim, made, self.recorded_counts(split))
         common = {
-            "embedding": panel.embedding.name,
-            "embedding_fingerprint": panel.embedding.fingerprint(),
-            "embedding_settings": dict(panel.embedding.settings),
-            "num_clients": len(client_names),
+            "split": place,
+            "embedding": embedding.name,
+            "embedding_fingerprint": embedding.fingerprint(),
+            "embedding_settings": dict(embedding.settings),
+            "reference": split.reference,
+            "num_generated": made,
+            "num_clients": len(names),
             "seed": self.seed,
             "weights": name_weights(self.plan.weights),
             **details,
+            "note": "; ".join(dict.fromkeys(filter(None, [details.get("note"), *[side.note for side in sides]]))),
         }
-        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, remarks)
+        return records_of(scores, names, common, self.plan.aggregates, panel.choices, remarks)
 
     def embed(
         self, panel: Panel, images: Tensor | LazyInputs, what: str = "with", cache: FeatureCache | None = None

@@ -51,7 +51,6 @@ def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _change(model: Any, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for a setting that the model does not have now, or a value that it refuses."""
     if not settings:
         return
     have = sampling_of(model)
@@ -314,7 +313,6 @@ def _written(value: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Numbers that `_written` gave."""
     if type(value) is float:
         return value
     if isinstance(value, dict):

@@ -86,7 +86,7 @@ class Reference:
         values = fitted.score(made, errors)
         found = {}
         for choice in choices:
-            if (score := values.get(choice.kind)) is not None:  # clients elsewhere may not tell it
+            if (score := values.get(choice.kind)) is not None:  # None where remote clients leave it out
                 own = scaled(with_further(score, choice, self.aggregates, self._weights), choice.scale)
                 found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found

@@ -32,7 +32,6 @@ class ScoreChoice:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All options as plain values."""
         return self.definition.options
 
     @property
@@ -42,12 +41,10 @@ class ScoreChoice:
 
     @property
     def needs(self) -> Needs:
-        """The score's input; see `ScoreDefinition`."""
         return self.definition.needs
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel of a score of kernel means."""
         if self.definition.kernel is None:
             raise TypeError(f"score {self.name} has no kernel")
         return self.definition.kernel
@@ -59,7 +56,6 @@ class ScoreChoice:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a better model has a larger value."""
         return self.definition.higher_is_better
 
 
@@ -114,7 +110,6 @@ def choose_scores(scores: ScoreLike | Sequence[ScoreLike]) -> tuple[ScoreChoice,
 
 
 def check_distinct(what: str, names: Sequence[str]) -> None:
-    """Raise ValueError for no name, and for a name given twice."""
     if not names:
         raise ValueError(f"an evaluation needs at least one {what}")
     for name in names:
@@ -145,7 +140,6 @@ def power_of(name: str) -> float:
 
 
 def applies(name: str, choice: ScoreChoice) -> bool:
-    """Whether a score has an aggregate."""
     if name in AGGREGATES or name in DISTRIBUTION:
         return name in AGGREGATES or choice.definition.has_distribution
     power = power_of(name)

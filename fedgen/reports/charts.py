@@ -15,8 +15,7 @@ from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
-from fedgen.evaluation.tables.gap_table import run_tables
-from fedgen.evaluation.tables.table import inversion_table, say_notes, say_value, selection_table
+from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
 from fedgen.recipe.recipe_files import flatten
@@ -102,9 +101,8 @@ def _about(group: Sequence[ScoreRecord]) -> list[str]:
 
 
 def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
-    drawn = inverted
-    if len(inverted) > MOST_PAIRS:
-        drawn = sorted(inverted, key=lambda pair: not pair.holds)[:MOST_PAIRS]
+    few = len(inverted) <= MOST_PAIRS
+    drawn = inverted if few else sorted(inverted, key=lambda pair: not pair.holds)[:MOST_PAIRS]
     shown = [[pair.better_by_first, pair.better_by_second, pair.holds] for pair in drawn]
     return {"pairs": shown, "pairs_left": len(inverted) - len(shown)}
 
@@ -114,19 +112,16 @@ def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any
     for aggregate in dict.fromkeys(record.aggregate for record in group):
         own = [record for record in group if record.aggregate == aggregate]
         models = sorted((record for record in own if record.is_model), key=_round)
-        floors = [
-            {"value": plain(record.value), "error": plain(record.standard_error), "images": record.num_generated}
-            for record in own
-            if record.is_floor
-        ]
+        real = next((record for record in own if record.is_floor), None)
+        floor = real and {"value": plain(real.value), "error": plain(real.standard_error), "images": real.num_generated}
         line = {
             "aggregate": aggregate,
             "column": columns.name(own[0]),
-            "rounds": [_round(record) for record in models],
+            "rounds": list(map(_round, models)),
             "values": [plain(record.value) for record in models],
             "errors": [plain(record.standard_error) for record in models],
             "generated": [plain(record.generated_error) for record in models],
-            "floor": floors[0] if floors else None,
+            "floor": floor,
         }
         lines += [line] if models else []
     return lines
@@ -144,7 +139,7 @@ def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
     floor = next((r for r in group if r.is_floor and r.aggregate == "avg" and r.client_names == names), None)
     return {
         "names": names or list(map(str, range(count))),
-        "rounds": [_round(record) for record in shown],
+        "rounds": list(map(_round, shown)),
         "values": [[plain(value, 6) for value in record.per_client] for record in shown],
         "errors": [[plain(error, 3) for error in record.per_client_errors] for record in shown],
         "floor": [plain(value, 6) for value in floor.per_client] if floor else [],
@@ -158,10 +153,7 @@ def _round(record: ScoreRecord) -> int:
 
 
 def score_parts(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
-    """Every round's scores, the gaps, what each column selects and where avg and all disagree; as far as there are.
-
-    The terminal's tables as text; what is bold there stands out.
-    """
+    """The tables that a terminal shows, as text and whether it is bold."""
     if not any(record.is_model for record in records):
         return []
     tables = run_tables(records, WIDE)

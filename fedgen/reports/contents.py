@@ -38,8 +38,6 @@ class DataURI(str):
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture by its name."""
-
     name: str
     uri: DataURI
     round: int | None = None
@@ -287,7 +285,6 @@ def _figures(pictures: Pictures, paths: Sequence[Path]) -> list[Picture]:
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
-    """The file of `fedgen evaluate --generated`."""
     content = read_json(path)
     try:
         found.records = unique([ScoreRecord.from_json(record) for record in content["records"]])
@@ -307,7 +304,6 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
 
 
 def _read_results(found: Contents, pictures: Pictures) -> None:
-    """An experiment's folder."""
     content = read_json(found.folder / RESULTS)
     if not isinstance(content, dict) or not isinstance(content.get("numbers"), dict):
         raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")

@@ -55,8 +55,6 @@ TEMPLATES = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefin
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """One kind of page."""
-
     name: str
     scripts: tuple[str, ...]
 

@@ -14,7 +14,7 @@ from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, read_records, with_influences
+from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, load_influences, read_records
 from fedgen.evaluation.runs.selection import (
     Comparison,
     aggregates_compared,
@@ -24,8 +24,7 @@ from fedgen.evaluation.runs.selection import (
     say_best,
     unmarked,
 )
-from fedgen.evaluation.tables.gap_table import has_gaps
-from fedgen.evaluation.tables.table import client_value, say_pairs, say_value
+from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
 from fedgen.own_code import program
 from fedgen.progress import make_console
@@ -74,7 +73,12 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     best, default = {name: best_of(group) for name, group in columns.items()}, default_column(everything)
     chosen, compared = best[default_column(columns)], aggregates_compared(records)
     main = [one for one in compared if everything[one.first_column][0].split == records[0].split]
-    floors = _comparable_floors(best, records)
+    known = floors_of(records)
+    floors = {
+        name: known[one.column]
+        for name, one in best.items()
+        if one.column in known and math.isfinite(one.value) and math.isfinite(known[one.column].value)
+    }
     lines = [f"{count}, counted from 0 to {rounds[-1]}; {number} scored."]
     lines += [*_cautions(models), *_served(records, chosen.round)]
     # first the column that checkpoints are chosen by
@@ -116,13 +120,6 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
     return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
 
 
-def _comparable_floors(best: Bests, records: Sequence[ScoreRecord]) -> Bests:
-    """The floors of the columns where it can be compared with the best."""
-    floors = floors_of(records)
-    found = {name: floors[one.column] for name, one in best.items() if one.column in floors}
-    return {n: floor for n, floor in found.items() if math.isfinite(best[n].value) and math.isfinite(floor.value)}
-
-
 def _of_score(
     columns: Mapping[str, list[ScoreRecord]],
     best: Bests,
@@ -157,7 +154,7 @@ def _of_score(
         return lines
     if comparison.checkpoints > 2:
         lines.append(f"{say_pairs(comparison)}.")
-    group = with_influences(folder, columns[names[1]])
+    group = load_influences(folder, columns[names[1]])
     return [*lines, *say_best(group, names[1]), *_above_floor(names[1], group, floors.get(names[1]))]
 
 
@@ -241,14 +238,12 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
 
 def _leading(record: ScoreRecord, badness: NDArray[np.float64], mask: NDArray[np.bool_]) -> str:
     """The client of the least value, and how many others may have a smaller mean; "" where each of the clients may."""
-    others = int(mask.sum()) - 1
-    also = f" or one of {others} other{'s' * (others > 1)}" if others > 0 else ""
-    return "" if others > 0 and mask.all() else f"{_client(record, int(badness.argmin()))}{also}"
-
-
-def _client(record: ScoreRecord, place: int) -> str:
+    others, place = int(mask.sum()) - 1, int(badness.argmin())
+    if others > 0 and mask.all():
+        return ""
     name = shorten(record.client_names[place], 60) if record.client_names else str(place)
-    return f"{name!r} ({client_value(record, place)})"
+    also = f" or one of {others} other{'s' * (others > 1)}" if others > 0 else ""
+    return f"{name!r} ({client_value(record, place)}){also}"
 
 
 def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:

@@ -9,8 +9,7 @@ from fedgen import FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.evaluation import Evaluator, Run, evaluate_run
 from fedgen.evaluation.runs.evaluate_run import LocalFineTuning
-from fedgen.evaluation.tables.gap_table import gap_tables
-from fedgen.evaluation.tables.table import score_tables
+from fedgen.evaluation.tables.table import gap_tables, score_tables
 from fedgen.models.ema import EMA
 from tests.evaluation.places import federation
 

@@ -42,11 +42,11 @@ def test_the_record_says_what_was_measured():
 
 def test_columns_name_no_embedding_and_the_evaluation_knows_them_before():
     judge = Evaluator(CLIENTS, scores=["fid", UTILITY], **OPTIONS)
-    utility = [name for name in judge.plan.column_names() if "utility" in name]
+    utility = [name for name in judge.column_names() if "utility" in name]
     assert utility == [f"report/utility_{how}" for how in ("avg", "all", "worst")]
-    assert judge.plan.directions()["report/utility_all"]
+    assert judge.directions()["report/utility_all"]
     records = judge.evaluate(sampler_of(Conditional())).records
-    assert sorted(judge.plan.columns.name(record) for record in records) == sorted(judge.plan.column_names())
+    assert sorted(judge.plan.columns.name(record) for record in records) == sorted(judge.column_names())
 
 
 def test_the_floor_is_a_classifier_of_the_clients_own_training_images():

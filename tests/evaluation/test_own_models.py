@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.evaluation import Evaluator, Run, append_records, evaluate_run, read_records, sampler_of
 from fedgen.evaluation.own_models import OWN_NOTE, OwnModels
-from fedgen.evaluation.tables.gap_table import run_tables
+from fedgen.evaluation.tables.table import run_tables
 from fedgen.federated import Ditto
 from tests.evaluation.places import SCORES, Averaged, Criticised, Gated, Placed, federation, fit, judge
 from tests.federated.modules import same, weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgen.evaluation import append_records, by_column, drop_from, drop_round, read_records
-from fedgen.evaluation.runs.scores_file import with_influences
+from fedgen.evaluation.runs.scores_file import load_influences
 from tests.evaluation.samples import record
 
 FLOOR = record(round=None, generator="floor")
@@ -183,7 +183,7 @@ def test_influences_of_real_images_lie_beside_the_records_and_come_back(path):
     append_records(path, [influential(1, embedding="vgg16")])
     records = read_records(path)
     assert all(one.real_influences is None for one in records)
-    found = with_influences(path.parent, records)
+    found = load_influences(path.parent, records)
     assert [one.real_influences.tolist() for one in found] == [[0.5, -0.5]] * 3
     assert sorted(file.name for file in (path.parent / "influences").iterdir()) == [
         "round=00000.npz",
@@ -194,7 +194,7 @@ def test_influences_of_real_images_lie_beside_the_records_and_come_back(path):
 def test_influences_of_another_value_do_not_count(path):
     append_records(path, [influential(0)])
     append_records(path, [record("fid", "all", 2.0, 0)])
-    assert with_influences(path.parent, read_records(path))[0].real_influences is None
+    assert load_influences(path.parent, read_records(path))[0].real_influences is None
 
 
 def test_influences_go_with_their_round(path):
@@ -207,4 +207,4 @@ def test_a_damaged_file_of_influences_is_left_out_with_a_warning(path):
     append_records(path, [influential(0)])
     (path.parent / "influences" / "round=00000.npz").write_bytes(b"PK\x03\x04 no archive")
     with pytest.warns(UserWarning, match=r"round=00000.npz is left out"):
-        assert with_influences(path.parent, read_records(path))[0].real_influences is None
+        assert load_influences(path.parent, read_records(path))[0].real_influences is None

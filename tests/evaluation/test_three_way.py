@@ -147,7 +147,7 @@ def test_all_three_are_scored_on_the_same_generated_images():
     assert found["gap/participation/fid_all"].value == pytest.approx(
         found["unpart/fid_all"].value - found["part_val/fid_all"].value
     )
-    assert sorted(found) == sorted(judge.plan.column_names())
+    assert sorted(found) == sorted(judge.column_names())
 
 
 def test_the_clients_distribution_comes_with_them():
@@ -233,7 +233,7 @@ def test_controls_without_clients_that_never_train_are_refused():
 
 
 def test_memorisation_takes_part_val_for_the_held_out_images():
-    names = evaluator(federation(), scores=["fid", "memorisation"]).plan.column_names()
+    names = evaluator(federation(), scores=["fid", "memorisation"]).column_names()
     assert "memorisation_avg" in names
     assert not any(name.startswith(("unpart/memorisation", "gap/participation/memorisation")) for name in names)
 

@@ -117,7 +117,6 @@ def measure_attack(name: str, members: Tensor, others: Tensor, seed: int, paired
 
 
 def average_attack(name: str, parts: list[AttackStrength], weights: list[float]) -> AttackStrength:
-    """The weighted mean of attacks on clients, as independent estimates."""
     found = [part.found for part in parts if part.found is not None]
     error = sum((weight * part.auc_error) ** 2 for weight, part in zip(weights, parts)) ** 0.5
     return AttackStrength(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -33,7 +32,7 @@ from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.names import SignalName
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
-from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.run_folder import Run, RunLike
 from fedgen.evaluation.runs.scores_file import MEMBERSHIP
 from fedgen.evaluation.tables.table import new_table
 from fedgen.foreign_text import listed
@@ -321,7 +320,7 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
 
 
 def audit_run(
-    run: Run | str | Path,
+    run: RunLike,
     module: LightningModule,
     data: FederatedDataModule,
     rounds: Sequence[int] | None = None,

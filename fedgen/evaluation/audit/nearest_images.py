@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
-from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.run_folder import Run, RunLike
 from fedgen.evaluation.runs.scores_file import NEAREST
 from fedgen.images import save_png, tile_titled
 from fedgen.scores.manifold.neighbours import Points, nearest_real
@@ -128,7 +127,7 @@ def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | 
 
 
 def draw_nearest(
-    run: Run | str | Path,
+    run: RunLike,
     module: LightningModule,
     data: FederatedDataModule,
     rounds: Sequence[int] | None = None,

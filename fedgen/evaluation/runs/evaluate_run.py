@@ -25,7 +25,7 @@ from fedgen.evaluation.own_models import OwnModels, Personal, SingleClients
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import FINE_TUNED, MODEL, ScoreRecord
 from fedgen.evaluation.runs.rebuild import load_weights, local_models, personal_tensors, tensors_in_place
-from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.run_folder import Run, RunLike
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
 from fedgen.evaluation.runs.selection import covariance_of
 from fedgen.evaluation.splits import Split
@@ -59,7 +59,6 @@ class LocalFineTuning:
     def records(
         self, module: LightningModule, evaluator: Evaluator, path: Path, round: int, optimised_on: Sequence[str]
     ) -> list[ScoreRecord]:
-        """The scores of a checkpoint's model after each scored client has fine-tuned it."""
         if local_models(module, load_weights(module, path)):
             raise ValueError(
                 f"fine_tune starts from the server's model, and {path} has none: it trained without exchange"
@@ -70,7 +69,6 @@ class LocalFineTuning:
         scored = {client.name: number for number, client in enumerate(everyone) if client.name in singles.places}
 
         def score(trainer: L.Trainer, pl_module: LightningModule) -> None:
-            """Scores every client's model at the end of the one round."""
             strategy: Any = trainer.strategy
             for turn, client in enumerate(track(scored, "scoring fine-tuned models", len(scored), "clients")):
                 with strategy.client_model(turn), torch.no_grad():
@@ -122,13 +120,12 @@ def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]],
 
 
 def refuse_mixture(evaluator: Evaluator) -> None:
-    """Raise ValueError if a score needs one model where there are only the clients' own."""
     whole: dict[Needs, str] = {"points": "density", **dict.fromkeys(BY_CLASS, "images by class"), "model": "losses"}
     evaluator.plan.refuse(whole, "without exchange there is none")
 
 
 def evaluate_run(
-    run: Run | str | Path,
+    run: RunLike,
     module: LightningModule,
     evaluator: Evaluator,
     rounds: Sequence[int] | None = None,
@@ -196,21 +193,11 @@ FOLDER = "race"  # in a run's folder, with the features of a race that was not f
 
 @dataclass(frozen=True)
 class Race:
-    """The outcome of a race.
-
-    Args:
-        column: the score that decided, e.g. "kid_all".
-        looks: (images of each contender, contenders) at each look.
-        records: of the checkpoints that are left, best first, all with the images of the last look.
-        width: by how much the worst of these may be worse than the best, at the level asked for.
-        images: drawn in all.
-    """
-
     column: str
-    looks: list[tuple[int, int]]
-    records: list[ScoreRecord]
-    width: float
-    images: int
+    looks: list[tuple[int, int]]  # images of each contender, and contenders
+    records: list[ScoreRecord]  # of the checkpoints that are left, best first
+    width: float  # by how much the worst of these may be worse than the best
+    images: int  # drawn in all
 
     @property
     def words(self) -> str:
@@ -226,7 +213,7 @@ class Race:
 
 
 def race(
-    run: Run | str | Path,
+    run: RunLike,
     module: LightningModule,
     evaluator: Evaluator,
     level: float = 0.95,
@@ -236,32 +223,26 @@ def race(
 ) -> Race:
     """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding.
 
-    Images are those that scoring with more of them draws, so that they extend the ones of earlier scores. What was
-    drawn lies in the run's folder until the race is over: one that was stopped goes on from there. The scores of those
-    that are left join the run's.
-
-    Args:
-        run: the run or its folder.
-        module: a model of the run's kind.
-        evaluator: clients, one embedding and one of the scores "kid", "kid-rbf", "fidc" and "fidj".
-        level: the probability that the best is among those that are left.
-        width: stop when no checkpoint that is left can be worse than the best by more than this, in the score's units.
-        most: images of a checkpoint.
-        aggregate: "avg" or "all".
-
-    Raises:
-        ValueError: for fewer than three checkpoints, another score, or options out of range.
-        FileNotFoundError: if the run has no checkpoints.
+    It ends when one is left, when none that is left can be worse than the best by more than `width`, or with `most`
+    images of each; the best is then among those that are left with probability `level`. Images are those that scoring
+    with more of them draws, so that they extend the ones of earlier scores. What was drawn lies in the run's folder
+    until the race is over: one that was stopped goes on from there. The scores of those that are left join the run's.
     """
     run = run if isinstance(run, Run) else Run(run)
-    found = run.checkpoints_of(None)
-    split, panel, name = _decided_by(evaluator)
-    if panel.choices[0].definition.name not in UNBIASED:
+    found, (split, panel, name) = run.checkpoints_of(None), _decided_by(evaluator)
+    if panel.choices[0].kind not in UNBIASED:
         raise ValueError(
             f"{name} means another thing at another number of images, so no race is decided by it; choose by"
             f" {', '.join(UNBIASED)}"
         )
-    _check(len(found), level, width, most)
+    if len(found) < 3:
+        raise ValueError(f"a race is between three checkpoints or more, and there are {len(found)}: score them alike")
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level={level}: a probability in [0.5, 1), such as 0.95")
+    if width is not None and not width > 0:
+        raise ValueError(f"width={width}: a difference of scores, above 0")
+    if most < 2:
+        raise ValueError(f"most={most}: scores need at least 2 images")
     evaluator.real.prepare()
     sizes = [-(-most // 2**step // evaluator.chunk) * evaluator.chunk for step in reversed(range(LOOKS))]
     contenders, looks, images = list(found), list[tuple[int, int]](), 0
@@ -269,10 +250,9 @@ def race(
         looks.append((size, len(contenders)))
         records = []
         for round in contenders:
-            features, drawn = _features(run, module, evaluator, (split, panel), found[round], round, size)
+            features, drawn = _features(run, module, evaluator, found[round], round, size)
             images += drawn
-            made = _records(evaluator, split, panel, name, features, found[round], round)
-            records.append(next(record for record in made if record.aggregate == aggregate))
+            records.append(_record(evaluator, split, panel, features, found[round], round, aggregate))
         own, errors = [record.badness for record in records], covariance_of(records)
         inside = best_set(own, errors, 1 - (1 - level) / LOOKS)
         order = sorted(np.flatnonzero(inside).tolist(), key=own.__getitem__)
@@ -287,25 +267,23 @@ def race(
 
 
 def quote(
-    run: Run | str | Path, module: LightningModule, evaluator: Evaluator, round: int, aggregate: str = "all"
+    run: RunLike, module: LightningModule, evaluator: Evaluator, round: int, aggregate: str = "all"
 ) -> ScoreRecord:
-    """The score of one checkpoint on `num_images` fresh images, which had no part in its choice: the value to quote.
-
-    Arguments as for `race`; the evaluator says how many images."""
+    """The score of one checkpoint on `num_images` fresh images, which had no part in its choice: the value to quote."""
     run = run if isinstance(run, Run) else Run(run)
-    path, (split, panel, name) = run.checkpoints_of([round])[round], _decided_by(evaluator)
+    path, (split, panel, _) = run.checkpoints_of([round])[round], _decided_by(evaluator)
     evaluator.real.prepare()
     sample = _model(module, path, evaluator)
     images = draw_images(sample, evaluator.num_images, **evaluator.draws(sample, round, f"{split.stream}, fresh"))
-    records = _records(evaluator, split, panel, name, evaluator.real.embed(panel, images), path, round)
-    return next(record for record in records if record.aggregate == aggregate)
+    return _record(evaluator, split, panel, evaluator.real.embed(panel, images), path, round, aggregate)
 
 
-def _records(
-    evaluator: Evaluator, split: Split, panel: Panel, name: str, features: Tensor, path: Path, round: int
-) -> list[ScoreRecord]:
-    found = {(split.name, panel.embedding.name): evaluator.real.score(split, panel, features, only=[name])}
-    return evaluator.real.records(found, MODEL, len(features), round=round, checkpoint=path.name)
+def _record(
+    evaluator: Evaluator, split: Split, panel: Panel, features: Tensor, path: Path, round: int, aggregate: str
+) -> ScoreRecord:
+    found = {(split.name, panel.embedding.name): evaluator.real.score(split, panel, features)}
+    made = evaluator.real.records(found, MODEL, len(features), round=round, checkpoint=path.name)
+    return next(record for record in made if record.aggregate == aggregate)
 
 
 def _model(module: LightningModule, path: Path, evaluator: Evaluator) -> Sample:
@@ -315,19 +293,7 @@ def _model(module: LightningModule, path: Path, evaluator: Evaluator) -> Sample:
     return sample
 
 
-def _check(checkpoints: int, level: float, width: float | None, most: int) -> None:
-    if checkpoints < 3:
-        raise ValueError(f"a race is between three checkpoints or more, and there are {checkpoints}: score them alike")
-    if not 0.5 <= level < 1:
-        raise ValueError(f"level={level}: a probability in [0.5, 1), such as 0.95")
-    if width is not None and not width > 0:
-        raise ValueError(f"width={width}: a difference of scores, above 0")
-    if most < 2:
-        raise ValueError(f"most={most}: scores need at least 2 images")
-
-
 def _decided_by(evaluator: Evaluator) -> tuple[Split, Panel, str]:
-    """The place and name of the one score that decides."""
     (split, panel), *_ = evaluator.plan.places.values()
     names = [choice.name for choice in panel.choices]
     if len(names) != 1 or len(evaluator.panels) != 1:
@@ -336,16 +302,10 @@ def _decided_by(evaluator: Evaluator) -> tuple[Split, Panel, str]:
 
 
 def _features(
-    run: Run,
-    module: LightningModule,
-    evaluator: Evaluator,
-    place: tuple[Split, Panel],
-    path: Path,
-    round: int,
-    size: int,
+    run: Run, module: LightningModule, evaluator: Evaluator, path: Path, round: int, size: int
 ) -> tuple[Tensor, int]:
     """The features of a checkpoint's first images [size, D], and how many of these were drawn now."""
-    split, panel = place
+    split, panel, _ = _decided_by(evaluator)
     kept, key = run.folder / FOLDER / path.with_suffix(".npz").name, f"{panel.embedding.fingerprint()}-{evaluator.seed}"
     known = read_npz(kept).get(key) if kept.exists() else None
     before = torch.empty(0) if known is None else torch.from_numpy(known)[:size]
@@ -366,9 +326,5 @@ def _width(records: Sequence[ScoreRecord], alpha: float) -> float:
     """By how much the worst of these may be worse than the best of them, but for a probability of alpha."""
     z = NormalDist().inv_cdf(1 - alpha / max(1, len(records) - 1))
     best = min(records, key=lambda record: record.badness)
-    apart = [
-        one.badness - best.badness + z * math.hypot(one.generated_error, best.generated_error)
-        for one in records
-        if one is not best
-    ]
-    return max(apart, default=0.0)
+    others = [(one, math.hypot(one.generated_error, best.generated_error)) for one in records if one is not best]
+    return max((one.badness - best.badness + z * error for one, error in others), default=0.0)

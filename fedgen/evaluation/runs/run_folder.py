@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import Columns, ScoreRecord
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records, with_influences
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, load_influences, read_records
 from fedgen.evaluation.runs.selection import (
     Ranked,
     Real,
@@ -22,8 +22,7 @@ from fedgen.evaluation.runs.selection import (
     say_kind,
     say_others,
 )
-from fedgen.evaluation.tables.gap_table import html_of, run_tables
-from fedgen.evaluation.tables.table import inversions_found, selection_table
+from fedgen.evaluation.tables.table import html_of, inversions_found, run_tables, selection_table
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 
@@ -101,7 +100,11 @@ class Run:
         return {round: found[round] for round in chosen}
 
 
-def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
+RunLike = Run | str | Path
+Scored = RunLike | Sequence[ScoreRecord]
+
+
+def select(run: Scored, by: str | None = None, kind: str = "") -> list[Ranked]:
     """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
     nearest to 0.5.
 
@@ -128,9 +131,7 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
     return rank(*_column(run, by, kind))
 
 
-def best_set(
-    run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "", real: Real = "fixed"
-) -> list[Ranked]:
+def best_set(run: Scored, by: str | None = None, kind: str = "", real: Real = "fixed") -> list[Ranked]:
     """The checkpoints among which the best is with 95 percent, the lowest value first.
 
     Differences of many checkpoints have many chances to be large, so it is larger than what lies within 1.96 errors of
@@ -147,20 +148,17 @@ def best_set(
         ValueError: as `select`.
     """
     column, folder = _column(run, by, kind)
-    return rank(best_records(with_influences(folder, column) if folder else column, real), folder)
+    return rank(best_records(load_influences(folder, column) if folder else column, real), folder)
 
 
-def _column(
-    run: Run | str | Path | Sequence[ScoreRecord], by: str | None, kind: str
-) -> tuple[list[ScoreRecord], Path | None]:
-    """The records of a column, and the run's folder."""
+def _column(run: Scored, by: str | None, kind: str) -> tuple[list[ScoreRecord], Path | None]:
     run = Run(run, kind) if isinstance(run, (str, Path)) else run
     records, folder = (run.records, run.folder) if isinstance(run, Run) else (run, None)
     columns = columns_of(records)
     return column_of(columns, by or default_column(columns, kind), kind), folder
 
 
-def print_report(run: Run | str | Path, console: Console | None = None) -> None:
+def print_report(run: RunLike, console: Console | None = None) -> None:
     """Prints a run's tables, in the terminal by default: scores, what each column selects, and the inverted pairs.
 
     Raises:

@@ -74,7 +74,7 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> list[
     return gone
 
 
-def with_influences(folder: Path, records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+def load_influences(folder: Path, records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
     """Records with the influences of real images that were stored beside them, where they were."""
     found = {round: _read_influences(folder / INFLUENCES, round) for round in {record.round for record in records}}
     return [replace(one, real_influences=found[one.round].get(_influences_key(one))) for one in records]

@@ -20,6 +20,8 @@ from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
 
+Numbers = tuple[float, ...]
+ByColumn = dict[str, list[ScoreRecord]]
 Real = Literal["fixed", "sample"]
 """These real images of the clients, or others that might have been drawn."""
 REALS: tuple[Real, ...] = get_args(Real)
@@ -156,7 +158,10 @@ def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
     by = f"by {name} " * bool(name)
     known = [real for real in REALS if np.isfinite(covariance_of(records, real)).all()]
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
-    lines = [f"With 95 % the best {by}is {sets['fixed']} on these real images{_on_others(sets)}."]
+    others = sets.get("sample", "")
+    same = "" if others == sets["fixed"] else f" {others}"
+    others = others and f", and on others of these clients{same}"
+    lines = [f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."]
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
     chosen = f"Round {records[found.place].round} was chosen of {len(records)}"
@@ -166,12 +171,6 @@ def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
 def _rounds(records: Sequence[ScoreRecord], of: int) -> str:
     rounds = [record.round for record in records]
     return f"round {rounds[0]}" if len(rounds) == 1 else f"among {len(rounds)} of {of} rounds ({listed(rounds)})"
-
-
-def _on_others(sets: Mapping[Real, str]) -> str:
-    """The set for other images of the clients, where their errors are known."""
-    other = sets.get("sample", "")
-    return other and f", and on others of these clients{'' if other == sets['fixed'] else f' {other}'}"
 
 
 def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
@@ -196,11 +195,11 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
     return _compare(columns_of(records), first, second)
 
 
-def columns_of(records: Sequence[ScoreRecord]) -> dict[str, list[ScoreRecord]]:
+def columns_of(records: Sequence[ScoreRecord]) -> ByColumn:
     return by_column(one_kind(records), Columns.of(records))
 
 
-def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> Comparison:
+def _compare(columns: ByColumn, first: str, second: str) -> Comparison:
     mine, theirs = column_of(columns, first), column_of(columns, second)
     marks = strongest(mine), strongest(theirs)
     by_round = {record.round: record for record in _trained(theirs)}
@@ -224,9 +223,7 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
 
 
 @lru_cache(maxsize=64)  # tables, sentences and charts of a run ask for the same
-def _sure_pairs(
-    first: tuple[float, ...], second: tuple[float, ...], *errors: tuple[float, ...]
-) -> frozenset[tuple[int, int]]:
+def _sure_pairs(first: Numbers, second: Numbers, *errors: Numbers) -> frozenset[tuple[int, int]]:
     return frozenset(rankings.inverted_pairs(first, second, (errors[0], errors[1])))
 
 
@@ -238,7 +235,7 @@ def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
     return [name for name, group in same.items() if group[0].split == wanted.split]
 
 
-def column_of(columns: dict[str, list[ScoreRecord]], name: str, kind: str = "") -> list[ScoreRecord]:
+def column_of(columns: ByColumn, name: str, kind: str = "") -> list[ScoreRecord]:
     if name not in columns:
         few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
         raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
@@ -252,9 +249,7 @@ def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
     return [record for record in records if record.round is not None and record.round >= 0]
 
 
-def reported(
-    columns: dict[str, list[ScoreRecord]], names: Columns, record: ScoreRecord, split: str = REPORT
-) -> ScoreRecord | None:
+def reported(columns: ByColumn, names: Columns, record: ScoreRecord, split: str = REPORT) -> ScoreRecord | None:
     """The record of a score, embedding and round on the report split, if it was measured."""
     wanted = names.name(replace(record, split=split))
     return next((one for one in columns.get(wanted, ()) if one.round == record.round), None)

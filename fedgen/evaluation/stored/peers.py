@@ -199,7 +199,6 @@ def client_table(
 
 
 def _remarks(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> list[str]:
-    """Remarks on the sets, and on single scores."""
     of_sets, said = evaluation.remarks(), "; ".join(evaluation.remarks())
     parts = dict.fromkeys(part for record in records for part in record.note.split("; "))
     return [*of_sets, *(part for part in parts if part not in said and not part.startswith("generated: "))]

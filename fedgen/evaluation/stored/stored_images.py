@@ -50,8 +50,6 @@ class Reading:
 
 
 class UnreadableFilesError(ValueError):
-    """Files that cannot be read, all of them."""
-
     def __init__(self, reasons: Sequence[str], total: int) -> None:
         self.reasons, self.total = list(reasons), total
         listed = [*self.reasons[:LISTED], *([f"and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else [])]
@@ -117,7 +115,6 @@ class FolderImages:
                 yield [image.result() for image in batch]
 
     def digest(self) -> str:
-        """A hash over the bytes of all images."""
         digest = BLAKE()
         for file in track(self.files, "hashing", len(self.files), "files"):
             with open_regular(file) as stream:

@@ -110,8 +110,6 @@ def _quoted(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class StoredSet:
-    """One set of images, features or statistics on disk."""
-
     name: str
     path: Path
     kind: Kind
@@ -230,18 +228,18 @@ def _checked(sets: list[StoredSet], counts: dict[str, float], reading: Reading) 
     names = [stored.name for stored in sets]
     if unknown := sorted(counts.keys() - set(names)):
         raise ValueError(f"counts of {unknown}, but the sets are {names}")
+    counted = []
     for stored in sets:
-        given = counts.get(stored.name)
-        if given is not None and stored.count is not None and given != stored.count:
-            raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {given:.12g}; leave its count out")
-    counted = [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
-    for stored in counted:
-        if stored.count is not None and stored.count < LEAST:
-            few = f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands"
+        count = counts.get(stored.name, stored.count)
+        if count is not None and stored.count is not None and count != stored.count:
+            raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {count:.12g}; leave its count out")
+        if count is not None and count < LEAST:
+            few = f"{stored.path} has {count:g} image(s) and a score needs {LEAST}, better thousands"
             raise ValueError(f"{few}: give it more or leave it out")
         sizes = stored.images.sizes if stored.images else {}
         if len(sizes) > 1 and not reading.mixed_sizes:
             raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+        counted.append(replace(stored, count=count))
     return counted
 
 
@@ -285,7 +283,17 @@ def settle_embedding(
     else:
         identity = EmbeddingIdentity(embedding or UNKNOWN, source="" if embedding is None else source)
     for stored in sets:
-        identity = _agreed(identity, stored)
+        said, merged = stored.provenance, list[str]()
+        facts = (identity.name, said.embedding), (identity.fingerprint, said.weights), (identity.resize, said.resize)
+        for what, (ours, theirs) in zip(("embedding", "weights (hash)", "resize"), facts):
+            if UNKNOWN not in (ours, theirs) and ours != theirs:
+                raise ValueError(
+                    f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features"
+                    " compare within one embedding: make them again, or choose the embedding that the file names"
+                )
+            merged.append(theirs if ours == UNKNOWN else ours)
+        known = identity.source or ("" if stored.says_nothing else str(stored.path))
+        identity = EmbeddingIdentity(merged[0], merged[1], merged[2], known, identity.settings)
     return identity, loaded
 
 
@@ -302,24 +310,8 @@ def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
 
 
 def check_dims(dims: Mapping[Path, int]) -> None:
-    """Raise ValueError unless the features of all paths have one length."""
     for path, dim in dims.items():
         first, length = next(iter(dims.items()))
         if dim != length:
             lengths = f"{path} has features of length {dim}, {first} of length {length}"
             raise ValueError(f"{lengths}; use one embedding for all")
-
-
-def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
-    """The identity with what a set adds to it."""
-    said, merged = stored.provenance, list[str]()
-    facts = (identity.name, said.embedding), (identity.fingerprint, said.weights), (identity.resize, said.resize)
-    for what, (ours, theirs) in zip(("embedding", "weights (hash)", "resize"), facts):
-        if UNKNOWN not in (ours, theirs) and ours != theirs:
-            raise ValueError(
-                f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features compare"
-                " within one embedding: make them again, or choose the embedding that the file names"
-            )
-        merged.append(theirs if ours == UNKNOWN else ours)
-    known = identity.source or ("" if stored.says_nothing else str(stored.path))
-    return EmbeddingIdentity(merged[0], merged[1], merged[2], known, identity.settings)

@@ -26,8 +26,6 @@ IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside ea
 
 @dataclass(frozen=True, eq=False)
 class PartitionSummary:
-    """Sizes and labels of all clients."""
-
     source: str
     kind: str
     partition: dict[str, Any]
@@ -85,7 +83,6 @@ class PartitionSummary:
         return {name: (min(values), statistics.median(values), max(values)) for name, values in counted.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain types."""
         keys = ("name", "role", "train", "held_out", "labels")
         parts = [self.names, self.roles, self.train, self.held_out, *([self.labels.tolist()] if self.classes else [])]
         whole = {name: vars(self)[name] for name in ("source", "partition", "seed", "undealt", "capped")}
@@ -176,17 +173,12 @@ def listed(summary: PartitionSummary, found: Heterogeneity | None) -> tuple[list
     which = f"the {EXTREMES} smallest, the {EXTREMES} largest"
     if len(set(summary.sizes)) == 1:
         chosen, which = [by_size[:EXTREMES]], f"the first {EXTREMES}"
-    if found and (odd := _farthest(found)):
-        chosen.append(odd)
-        which += f", the {len(odd)} least like the pool by KID"
+    if found:
+        values = [(-value, k) for k, value in enumerate(found.measures["kid"].per_client) if found.counts[k] >= ENOUGH]
+        far = sorted(one for one in values if math.isfinite(one[0]))[:EXTREMES]
+        chosen.append([found.clients[place] for _, place in far])
+        which += f", the {len(far)} least like the pool by KID" if far else ""
     return list(dict.fromkeys(place for places in chosen for place in places)), f": {which}"
-
-
-def _farthest(found: Heterogeneity) -> list[int]:
-    values = found.measures["kid"].per_client
-    known = [place for place, value in enumerate(values) if math.isfinite(value) and found.counts[place] >= ENOUGH]
-    order = sorted(known, key=lambda place: -values[place])
-    return [found.clients[place] for place in order[:EXTREMES]]
 
 
 def _counted(summary: PartitionSummary) -> str:

@@ -1,28 +1,56 @@
-"""A run's scores as tables: every round, what each column selects, and where avg and all disagree."""
+"""A run's scores as tables: every round, what each column selects, where avg and all disagree, and its gaps."""
 
+import io
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.marks import GAPS, explained, mark_of, marked, say_directions, say_marks
-from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
-from fedgen.evaluation.records import BALANCED, FLOOR, MODEL, Columns, ScoreRecord, by_column, say_sampling
+from fedgen.evaluation.marks import (
+    GAP_AGGREGATES,
+    GAPS,
+    explained,
+    gap_title,
+    interval,
+    mark_of,
+    marked,
+    say_directions,
+    say_marks,
+)
+from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
+from fedgen.evaluation.records import (
+    BALANCED,
+    FLOOR,
+    MEMORISER,
+    MODEL,
+    PARTICIPANTS,
+    Columns,
+    ScoreRecord,
+    by_column,
+    say_sampling,
+)
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_NAMED = 3  # comparisons in a title
 MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a table's
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
+HTML_WIDTH = 120  # characters
 MEANINGS = {
     REPORT: "another sample, against images that neither training nor selection has seen",
     PART_TRAIN: "against training images of clients that train",
     PART_VAL: "against held-out images of clients that train",
     UNPART: "against images of clients that never train",
 }
-Rows = dict[str, dict[str, ScoreRecord]]  # by label and column
+SPLITS = (PART_TRAIN, PART_VAL, UNPART)
+CONTROLS = {
+    FLOOR: "images of all clients that are not scored, in a generator's place",
+    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
+    MEMORISER: "the very images of part_train, in a generator's place",
+}
 
 
 def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: Collection[str] = ()) -> Table:
@@ -52,33 +80,32 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         by_name.setdefault(record.name, []).append(record)
     first = "round" if any(r.round is not None for r in models) or not models else ""
     headings = [first, *(marked(name, own) for name, own in by_name.items())]
-    table = new_table(_title(next((r for r in shown if r.is_model), shown[0])), headings)
+    one = next((r for r in shown if r.is_model), shown[0])
+    weights = "" if one.round is None else f", {say_weights(one)}"  # stored images have neither
+    title = f"{one.num_generated} generated images against {one.reference}, embedding {one.embedding}{weights}"
+    table = new_table(title, headings)
     table.caption = _caption(shown)
     best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
-    sections = [
-        _rows(models, lambda record: "generated" if record.round is None else row_label(MODEL, record.round)),
-        _rows((r for r in shown if r.is_fine_tuned), lambda record: row_label(record.generator, record.round)),
-        _rows((r for r in shown if r.is_floor), lambda record: FLOOR),
-    ]
-    for place, rows in enumerate(sections):
+    sections = models, [r for r in shown if r.is_fine_tuned], [r for r in shown if r.is_floor]
+    for place, section in enumerate(sections):
         table.add_section()
+        rows: dict[str, dict[str, ScoreRecord]] = {}
+        for record in section:
+            rows.setdefault(row_label(record), {})[record.name] = record
         for label, scores in rows.items():
             cells = [_cell(scores.get(name), None if place else best[name]) for name in by_name]
             table.add_row(label, *cells, style="dim" if place else None)
     return table
 
 
-def _rows(records: Iterable[ScoreRecord], label: Callable[[ScoreRecord], str]) -> Rows:
-    rows: Rows = {}
-    for record in records:
-        rows.setdefault(label(record), {})[record.name] = record
-    return rows
-
-
-def row_label(generator: str, round: int | None) -> str:
-    """A row's name of a model after a round, or of those that clients fine-tuned from it: "299, fine-tuned 20"."""
-    after = "before" if round is None or round < 0 else str(round)
-    return after if generator == MODEL else f"{after}, {generator}"
+def row_label(record: ScoreRecord) -> str:
+    """The name of a record's row: "299", "299, fine-tuned 20", "generated" for stored images, "floor"."""
+    if not (record.is_model or record.is_fine_tuned):
+        return record.generator
+    if record.round is None:
+        return "generated"
+    after = "before" if record.round < 0 else str(record.round)
+    return after if record.is_model else f"{after}, {record.generator}"
 
 
 def score_tables(
@@ -94,7 +121,7 @@ def score_tables(
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
-    labels = [row_label(record.generator, record.round) for record in own if record.is_fine_tuned]
+    labels = [row_label(record) for record in own if record.is_fine_tuned]
     parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
     return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
 
@@ -169,8 +196,7 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
 def inversions_found(records: Sequence[ScoreRecord]) -> Table | str:
     """The table of inverted pairs, or where there are none a sentence that says so."""
     comparisons = aggregates_compared(records)
-    found = any(one.pairs for one in comparisons)
-    return _comparisons(_counted(comparisons), comparisons, records) if found else f"{_counted(comparisons)}."
+    return inversion_table(records) if any(one.pairs for one in comparisons) else f"{_counted(comparisons)}."
 
 
 def _counted(comparisons: Sequence[Comparison]) -> str:
@@ -262,11 +288,6 @@ def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
     return f"[bold]{text}[/bold]" if record.badness == best else text
 
 
-def _title(first: ScoreRecord) -> str:
-    own = "" if first.round is None else f", {say_weights(first)}"  # stored images have neither
-    return f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}{own}"
-
-
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = [f"{say_directions(records)}; ± standard error, bold: best"]
     models = [(r, (r.num_generated, r.weights, r.seed)) for r in records if r.is_model]
@@ -343,3 +364,81 @@ def _part(records: Sequence[ScoreRecord], floors: Mapping[tuple[Any, ...], Score
     found = [floors[record.column] for record in records if record.column in floors]
     real = [say_value(record).split("±")[0] for record in found]
     return ", ".join(values) + (f" (real {', '.join(real)})" if real else "")
+
+
+def has_gaps(records: Sequence[ScoreRecord]) -> bool:
+    """Whether some clients were kept from training and scored."""
+    return any(record.split in GAPS for record in records)
+
+
+def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
+    """One table a score, aggregate and embedding; none where no client was kept from training."""
+    groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
+    for record in records:
+        if record.aggregate in GAP_AGGREGATES and record.split in (*SPLITS, *GAPS):
+            groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
+    return [_table(group) for group in groups.values() if has_gaps(group)]
+
+
+def _table(records: Sequence[ScoreRecord]) -> Table:
+    first = next(record for record in records if record.split in GAPS)
+    title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of either kind"
+    table = new_table(f"{title}, equally many images", ["round", *SPLITS, *map(gap_title, GAPS)])
+    rows = dict.fromkeys((record.generator, record.round) for record in records)
+    controls = [generator for generator, _ in rows if generator != MODEL]
+    for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls
+        own = {r.split: r for r in records if (r.generator, r.round) == (generator, round)}
+        if controls and generator == controls[0]:
+            table.add_section()
+        cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
+        cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
+        label = row_label(next(iter(own.values())))
+        table.add_row(escape(label), *cells, style=None if generator == MODEL else "dim")
+    own_models = "each client's own model, after so many iterations from the server's"
+    lines = [f"{name}: {CONTROLS.get(name, own_models)}" for name in dict.fromkeys(controls)]
+    table.caption = escape("\n".join(["gaps: how much worse, with 95 % intervals over clients (Student)", *lines]))
+    return table
+
+
+def _distribution(records: Sequence[ScoreRecord]) -> list[Table]:
+    """A table of how the last model serves the clients of each split; none where it was not asked for."""
+    models = [record for record in records if record.is_model and record.round is not None]
+    last = max((record.round or 0 for record in models), default=None)
+    rows: dict[tuple[str, str, str], dict[str, ScoreRecord]] = {}
+    for record in models:
+        if record.round == last and record.split not in GAPS:
+            rows.setdefault((record.embedding, record.score, record.split), {})[record.aggregate] = record
+    rows = {row: own for row, own in rows.items() if set(DISTRIBUTION) <= set(own)}
+    if not rows:
+        return []
+    left = ("embedding", "score", "split")
+    headings = (*left, "avg", "unweighted", "spread", *PERCENTILES)
+    table = new_table(f"The clients' scores after round {last}", headings, left, fold=headings)
+    for (embedding, score, split), own in rows.items():
+        values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
+        values += [own[name].value for name in PERCENTILES]
+        table.add_row(*map(escape, (embedding, score, split)), *(f"{value:.3g}" for value in values))
+    table.caption = "spread: standard deviation over clients; percentiles are clients' own values (nearest)"
+    return [table]
+
+
+def _with_interval(record: ScoreRecord) -> str:
+    ends = interval(record)
+    return f"{record.value:.3g}" if ends is None else f"{record.value:.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
+
+
+def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
+    """The scores of every split and embedding; where some clients never train, the gaps and the clients' spread."""
+    places = dict.fromkeys((record.split, record.embedding) for record in records if record.split not in GAPS)
+    tables = [table for place in places for table in score_tables(records, *place, width)]
+    return [*tables, *gap_tables(records), *_distribution(records)]
+
+
+def html_of(records: Sequence[ScoreRecord]) -> str:
+    """The tables of some records as a preformatted block; "" for none."""
+    if not records:
+        return ""
+    console = Console(record=True, file=io.StringIO(), width=HTML_WIDTH, force_jupyter=False)
+    for table in run_tables(records, HTML_WIDTH):
+        console.print(table)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.2">{code}</pre>')

@@ -17,7 +17,7 @@ from fedgen.evaluation import Run, ScoreRecord
 from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.runs.recipe_data import load_federation
-from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.evaluation.tables.table import SPLITS
 from fedgen.experiments.engine.paired_seeds import (
     Claim,
     beside_zero,

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.evaluation.tables.table import SPLITS
 from fedgen.experiments.engine import gaps
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import message_bytes

@@ -22,7 +22,7 @@ from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS
-from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.evaluation.tables.table import SPLITS
 from fedgen.experiments.engine.gaps import (
     AVERAGES,
     MAIN,

@@ -272,7 +272,7 @@ class RemoteRounds:
         """Return the values that the server itself logs: no client has a say in them."""
         trainer: Any = self._trainer
         evaluators = [optional(callback, ScoringCallback, "evaluator") for callback in trainer.callbacks]
-        columns = [name for one in evaluators if one is not None for name in one.plan.column_names()]
+        columns = [name for one in evaluators if one is not None for name in one.column_names()]
         return {*trainer.strategy.metrics, *columns, *RESERVED}
 
 

@@ -10,10 +10,10 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.marks import axis_of, title_of
 from fedgen.evaluation.stored.peers import best_first
 from fedgen.evaluation.tables.table import format_value
-from fedgen.reports.figures.curves import COLOURS, finite, new_figure, remarks, save_picture
+from fedgen.reports.figures.curves import COLOURS, drawable, finite, new_figure, save_picture, save_titled
 
 if TYPE_CHECKING:  # stored scores are drawn without Lightning
-    from fedgen.evaluation.client_matrix import ClientMatrix
+    from fedgen.evaluation.own_models import ClientMatrix
 
 NAMED = 40  # clients; more are drawn without their names
 ACROSS = 4  # panels in a row
@@ -56,9 +56,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     made = f"{first.num_generated:,} generated images against" if first.num_generated else "against"
     bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
-    title = f"{made} {clients}\nembedding: {first.embedding}{bars}"
-    figure.suptitle("\n".join([title, *remarks(averages, figure)]), fontsize=11)
-    return save_picture(figure, path)
+    return save_titled(figure, path, f"{made} {clients}\nembedding: {first.embedding}{bars}", averages)
 
 
 def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
@@ -92,10 +90,7 @@ def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> N
 def _label_clients(axes: Any, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)  # the first on top
     if len(names) <= NAMED:
-        shown = [name if len(name) <= 28 else f"...{name[-25:]}" for name in names]
-        # a dollar is no mathematics, and a byte that is no text cannot be drawn
-        texts = [name.encode(errors="replace").decode() for name in shown]
-        axes.set_yticks(range(len(names)), texts, parse_math=False)
+        axes.set_yticks(range(len(names)), [drawable(name, 28) for name in names])
     else:
         axes.set_yticks([])
         axes.set_ylabel(f"{len(names)} clients, best served first")

@@ -11,7 +11,7 @@ from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, explained, gap_title, interval, marked, title_of
 from fedgen.evaluation.records import say_sampling
 from fedgen.evaluation.runs.selection import default_column
-from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
+from fedgen.evaluation.tables.table import SPLITS, has_gaps
 from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable
@@ -29,7 +29,6 @@ NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range o
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of a size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -58,6 +57,12 @@ def save_picture(figure: Any, path: str | Path, dpi: int = 130) -> Path:
     return Path(path)
 
 
+def drawable(name: str, most: int) -> str:
+    """A name, cut at its beginning; a byte that is no text cannot be drawn."""
+    short = name if len(name) <= most else f"...{name[3 - most :]}"
+    return short.encode(errors="replace").decode()
+
+
 def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     """Draws a run's scores and returns the path of the picture (PNG).
 
@@ -82,8 +87,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
     title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
-    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
-    return save_picture(figure, path)
+    return save_titled(figure, path, title, shown)
 
 
 def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
@@ -156,12 +160,13 @@ def free_side(at: tuple[float, float], points: Sequence[tuple[float, float]]) ->
     return min([(inwards, True), (inwards, False), (not inwards, True), (not inwards, False)], key=covered)
 
 
-def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:
-    """Lines for a figure's title, as long as it is wide: how models sampled, and what marks of scores mean."""
+def save_titled(figure: Any, path: str | Path, title: str, records: Sequence[ScoreRecord]) -> Path:
+    """Writes a figure under a title, and below it how models sampled and what marks of scores mean."""
     said = sorted({say_sampling(record.sampling) for record in records if record.is_model} - {""})
     width = int(11 * figure.get_figwidth())  # characters of the titles' size
     texts = [shorten(text, LONGEST_REMARK) for text in [*said, *explained(records)]]
-    return [line for text in texts for line in textwrap.wrap(text, width)]
+    figure.suptitle("\n".join([title, *(line for text in texts for line in textwrap.wrap(text, width))]), fontsize=11)
+    return save_picture(figure, path)
 
 
 def finite(error: float | None) -> float:
@@ -207,8 +212,7 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     if gap.num_generated:
         title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
     title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
-    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
-    return save_picture(figure, path)
+    return save_titled(figure, path, title, shown)
 
 
 def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:

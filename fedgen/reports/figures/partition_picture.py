@@ -14,7 +14,7 @@ from fedgen.clients import Client
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, HeterogeneityMeasure
 from fedgen.evaluation.tables.partition_table import PartitionSummary
 from fedgen.reports.figures.aggregate_panels import show_rows
-from fedgen.reports.figures.curves import new_figure, save_picture
+from fedgen.reports.figures.curves import drawable, new_figure, save_picture
 from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each
@@ -133,7 +133,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
     # evenly spaced
     shown = torch.linspace(0, len(clients) - 1, min(len(clients), ROWS)).round().int().tolist()
     if clients[0].data.is_images:
-        show_rows(axes, {_drawable(clients[k].name): _images_of(clients[k], seed, k) for k in shown})
+        show_rows(axes, {drawable(clients[k].name, 16): _images_of(clients[k], seed, k) for k in shown})
         axes.set_anchor("N")
         axes.set_title("some images of some clients" if len(shown) < len(clients) else "some images", fontsize=10)
         return
@@ -142,7 +142,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
         own = clients[place].everything
         points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]]
         up = points[:, 1] if points.shape[1] > 1 else torch.zeros(len(points))
-        axes.scatter(points[:, 0], up, s=5, alpha=0.5, color=colour, label=_drawable(clients[place].name))
+        axes.scatter(points[:, 0], up, s=5, alpha=0.5, color=colour, label=drawable(clients[place].name, 16))
     axes.set_title("some points, first two coordinates", fontsize=10)
     axes.legend(fontsize=8, markerscale=2)
     axes.grid(alpha=0.25)
@@ -156,9 +156,3 @@ def _images_of(client: Client, seed: int, place: int) -> Tensor:
     images = client.data.inputs[chosen]
     blank = torch.full((COLUMNS - len(images), *images.shape[1:]), 255, dtype=torch.uint8)
     return torch.cat([images, blank])
-
-
-def _drawable(name: str) -> str:
-    """A client's name, cut; a dollar is no mathematics, and a byte that is no text cannot be drawn."""
-    short = name if len(name) <= 16 else f"...{name[-13:]}"
-    return short.encode(errors="replace").decode().replace("$", r"\$")
