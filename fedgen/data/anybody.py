@@ -13,7 +13,7 @@ from fedgen.data.annotations import Annotation, annotated, find_labels, find_own
 from fedgen.data.examples import DataSet, Examples
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
-from fedgen.data.lazy_examples import LazyExamples, make_lazy
+from fedgen.data.lazy_examples import LazyExamples, LazyInputs, make_lazy
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first
 
@@ -89,9 +89,8 @@ def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured
         measured_items = Items([Part(measured, reading.collate_fn or collate_items)], reading.num_workers)
     labels, classes = find_labels(data, reading.labels, len(items))
     owners, owner_names = find_owners(data, reading.owners, len(items))
-    return make_lazy(
-        items, name, labels, classes, owners, owner_names, measured_items, reading.images_of, reading.value_range
-    )
+    how = reading.images_of, reading.value_range
+    return make_lazy(items, name, labels, classes, owners, owner_names, measured_items, *how)
 
 
 def with_annotations(data: Examples, reading: DatasetReading) -> Examples:
@@ -116,7 +115,7 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
     shown = None if measured is None else Items([Part(measured, collate)], items.num_workers)
     value_range = own.value_range if reading.value_range is None else reading.value_range
     read = make_lazy(items, data.name, measured=shown, images_of=images_of, value_range=value_range)
-    return replace(data, items=items, inputs=read.inputs.view_of(data.inputs.positions))
+    return replace(data, items=items, inputs=LazyInputs(read.inputs.reader, data.inputs.positions))
 
 
 def name_of(data: Any) -> str:

@@ -148,16 +148,12 @@ class LazyInputs:
         chosen = self.positions[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]
         if chosen.ndim == 0:
             return self.reader.read([int(chosen)])[0]
-        parts = list(self.view_of(chosen).split(CHUNK))
+        parts = list(LazyInputs(self.reader, chosen).split(CHUNK))
         return torch.cat(parts) if parts else self.reader.probe[:0]
 
     def view(self, own: Tensor | slice) -> "LazyInputs":
         """Those at some of these positions, to be read later."""
         return LazyInputs(self.reader, self.positions[own])
-
-    def view_of(self, positions: Tensor) -> "LazyInputs":
-        """Others of the same data, by their positions in the whole."""
-        return LazyInputs(self.reader, positions)
 
     def split(self, size: int) -> "_Chunks":
         chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
@@ -270,7 +266,7 @@ def join_inputs(parts: Sequence[Any]) -> Any:
     if len(lazy) < len(parts) or len({(reader.images_of, reader.value_range) for reader in readers}) > 1:
         return torch.cat([part[:] for part in parts])
     if len(readers) == 1:
-        return parts[0].view_of(torch.cat([part.positions for part in lazy]))
+        return LazyInputs(readers[0], torch.cat([part.positions for part in lazy]))
     starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
     return LazyInputs(_join_readers(readers), torch.cat([part.positions + starts[id(part.reader)] for part in lazy]))
 
@@ -281,11 +277,6 @@ def _join_readers(readers: Sequence[ImageReader]) -> ImageReader:
     items = Items([part for reader in readers for part in reader.items.parts], workers)
     name = f"{first.name} and {len(readers) - 1} more"
     return ImageReader(items, name, first.images_of, first.value_range)
-
-
-def at_positions(inputs: Any, positions: Tensor) -> Any:
-    """Inputs at some positions: of a tensor, or of data on disk a view, of which nothing is read."""
-    return inputs[positions] if isinstance(inputs, Tensor) else inputs.view(positions)
 
 
 def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:

@@ -107,8 +107,8 @@ def checker(hint: Any) -> FaultOf:
     if origin in (Union, UnionType):
         return _union(parts, hint)
     if origin is Literal:
-        choices = f"one of {', '.join(map(repr, parts))}"
-        return lambda value: "" if type(value) is str and value in parts else _no(value, choices)
+        choices = ", ".join(map(repr, parts))
+        return lambda value: "" if type(value) is str and value in parts else f"is {said(value)}, none of {choices}"
     if origin is NotRequired:
         return checker(parts[0])
     if is_typeddict(hint):

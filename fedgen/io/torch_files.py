@@ -285,9 +285,8 @@ def _tensor(
     last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else -1
     if last >= held or math.prod(size) >= 2**60 or (last < 0 and math.prod(max(n, 1) for n in size) >= 2**60):
         raise ValueError(f"a tensor of shape {list(size)} reaches beyond its storage of {held} elements")
-    return (
-        torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), tuple(size), stride).requires_grad_(grad)
-    )
+    found = torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), tuple(size), stride)
+    return found.requires_grad_(grad)
 
 
 _REBUILD = Function(_tensor)

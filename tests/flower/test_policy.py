@@ -172,7 +172,7 @@ def test_the_policy_may_be_named_by_the_environment_and_the_recipe_by_its_hash(i
         ("masking:", "masking is empty; give a value"),
         ("recipe: ''", "recipe is '' and is not of 64 printable"),
         ("runs: first", r"runs is 'first', which is no list\[str\], nor 'all'"),
-        ("statistics: [fids]", r"where one is 'fids', which is no one of 'statistics', .*, nor 'all'"),
+        ("statistics: [fids]", r"where one is 'fids', none of 'statistics', .*, nor 'all'"),
         ("most_epsilom: 3", "there is no key 'most_epsilom'; did you mean 'most_epsilon'"),
         ("least_clients: 010", "line 1 has 010, which YAML reads as 8; write decimal digits"),
         ("# nothing yet", "is no policy: it has no keys"),

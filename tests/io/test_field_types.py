@@ -53,7 +53,7 @@ SAID = [
     (3, EVEN | None, "is 3 and is no even number, nor None"),
     ({"name": ""}, Pair, "is {'name': ''}, whose keys are not name, sizes, kind"),
     ({"name": 1, "sizes": []}, Pair, "has name, which is 1, which is no str"),
-    ("c", Literal["a", "b"], "is 'c', which is no one of 'a', 'b'"),
+    ("c", Literal["a", "b"], "is 'c', none of 'a', 'b'"),
     ([], dict[Any, Real], "is [], which is no dict[Any, Real]"),
 ]
 

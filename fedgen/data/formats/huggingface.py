@@ -119,15 +119,11 @@ class HuggingFace(ImageTable):
         ValueError also without such a split or column, for a missing owner, for a label that is missing or not known to
         the train split, and if sizes differ and none is asked for.
         """
-        tables = self._open()
+        hub = None if self.path.exists() else self.hub
+        tables = open_tables(self.path) if hub is None else open_hub(hub, self.config, self.revision)
         table, train = self._choose(tables, split), self._choose(tables, "train")
         folder = self.path if self.path.is_dir() else self.path.parent
         return self.load_table(table, train, split, read_owners(table, self.owner_column), folder)
-
-    def _open(self) -> dict[str, Table]:
-        if self.hub is not None and not self.path.exists():
-            return open_hub(self.hub, self.config, self.revision)
-        return open_tables(self.path)
 
     def _choose(self, tables: dict[str, Table], split: Split) -> Table:
         wanted = self.sources[split]

@@ -78,9 +78,8 @@ def _saved_table(source: str, folder: Path) -> Table:
     names = [_plain(file["filename"]) for file in read_json(folder / "state.json")["_data_files"]]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"{folder / 'state.json'} names the shard {twice[0]} twice: its rows would count twice")
-    for name in names:
-        _require_regular(folder / name)
-    _require_regular(folder / "dataset_info.json")
+    for name in (*names, "dataset_info.json"):
+        open_regular(folder / name).close()  # which refuses what Arrow, which opens whatever has a name, may not open
     return dataset_table(source, [import_datasets().load_from_disk(folder)])
 
 
@@ -108,16 +107,11 @@ def _plain(name: str) -> str:
     return name
 
 
-def _require_regular(file: Path) -> None:
-    """Raises unless Arrow, which opens whatever has a name, may open it."""
-    open_regular(file).close()
-
-
 def _parquet_table(split: str, files: list[Path]) -> Table:
     from pyarrow import parquet
 
     for file in files:
-        _require_regular(file)
+        open_regular(file).close()
     opened = [parquet.ParquetFile(file) for file in files]
     for file, shard in zip(files, opened):
         check_unpacked(_unpacked_bytes(shard.metadata), file.stat().st_size, str(file))

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedgen.data.annotations import numbered
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import Unread, check_form, fit, read_image, to_tensor
@@ -58,12 +59,8 @@ class CelebA(DataSet):
         check_form(3, size)
         if not 1 <= crop <= WIDTH:
             raise ValueError(f"crop must be 1 to {WIDTH} pixels, the width of the aligned faces, got {crop}")
-        self.root = Path(root)
-        self.size = size
-        self.crop = crop
-        self.attribute = attribute
-        self.identities = identities
-        self.in_memory = in_memory
+        self.root, self.size, self.crop = Path(root), size, crop
+        self.attribute, self.identities, self.in_memory = attribute, identities, in_memory
         parts = ["celeba", str(size), *([f"crop{crop}"] if crop != WIDTH else []), *([attribute] if attribute else [])]
         self.name = "-".join(parts)
 
@@ -81,9 +78,8 @@ class CelebA(DataSet):
         if self.in_memory:
             check_unpacked(len(names) * 3 * self.size**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
         read = partial(read_face, crop=self.crop, size=self.size)
-        return load_images(
-            Listing(files, labels, classes, owners, people), f"{self.name}/{split}", read, self.in_memory
-        )
+        found = Listing(files, labels, classes, owners, people)
+        return load_images(found, f"{self.name}/{split}", read, self.in_memory)
 
     def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
         """Each image's place among the people of the split, and the people in order of their numbers."""
@@ -91,10 +87,8 @@ class CelebA(DataSet):
             path = self._find(IDENTITIES)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{error}; or leave identities out") from None
-        numbers = read_identities(path, names)
-        people = sorted(set(numbers))
-        places = {number: place for place, number in enumerate(people)}
-        return torch.tensor([places[number] for number in numbers]), tuple(f"person {number}" for number in people)
+        owners, people = numbered(read_identities(path, names))
+        return owners, tuple(f"person {number}" for number in people)
 
     def _find(self, name: str) -> Path:
         bases = [self.root / "celeba", self.root]

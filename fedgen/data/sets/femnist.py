@@ -46,10 +46,7 @@ class FEMNIST(DataSet):
     ) -> None:
         if ink not in ("black", "white"):
             raise ValueError(f"ink={ink!r} is not known; use 'black' (as published) or 'white' (as in MNIST)")
-        self.root = Path(root)
-        self.digits_only = digits_only
-        self.ink = ink
-        self.pad_to = pad_to
+        self.root, self.digits_only, self.ink, self.pad_to = Path(root), digits_only, ink, pad_to
         options = {"digits": digits_only, str(pad_to): pad_to is not None, "white": ink == "white"}
         self.name = "-".join(["femnist", *(name for name, given in options.items() if given)])
 

@@ -32,10 +32,7 @@ class GaussianMixture(DataSet):
         if num_points < 1 or std < 0 or not means or len({len(mean) for mean in means}) != 1:
             given = f"num_points={num_points}, std={std}, means={means}"
             raise ValueError(f"{given}: num_points must be at least 1, std at least 0, means of one length")
-        self.num_points = num_points
-        self.means = means
-        self.std = std
-        self.seed = seed
+        self.num_points, self.means, self.std, self.seed = num_points, means, std, seed
 
     def read(self, split: Split) -> Examples:
         centres = torch.tensor(self.means, dtype=torch.float32)

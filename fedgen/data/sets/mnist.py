@@ -34,8 +34,7 @@ class IdxDataSet(DataSet):
     """What to do where downloading fails; {url} and {folder} are filled in."""
 
     def __init__(self, root: str | Path = "data", pad_to: int | None = None) -> None:
-        self.root = Path(root)
-        self.pad_to = pad_to
+        self.root, self.pad_to = Path(root), pad_to
         self.name = self.base_name if pad_to is None else f"{self.base_name}-{pad_to}"
 
     def read(self, split: Split) -> Examples:

@@ -66,9 +66,7 @@ class PhotoPatches(DataSet):
         check_form(channels, size)
         if stride is not None and stride < 1:
             raise ValueError(f"stride must be at least 1 pixel, got {stride}")
-        self.size = size
-        self.stride = size if stride is None else stride
-        self.channels = channels
+        self.size, self.stride, self.channels = size, size if stride is None else stride, channels
         self.photos = tuple(photos or (COLOUR if channels == 3 else (*COLOUR, *GREY)))
         if unknown := [photo for photo in self.photos if photo not in COLOUR and photo not in GREY]:
             raise ValueError(f"photo {unknown[0]!r} is not known; use {', '.join((*COLOUR, *GREY))}")

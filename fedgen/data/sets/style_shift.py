@@ -70,12 +70,8 @@ class StyleShift(DataSet):
             raise ValueError(f"held_out must lie in [0, 1), got {held_out}; 0 is no test split")
         if shrink < 1 or (pad_to or SIDE) % shrink:
             raise ValueError(f"shrink={shrink} must divide the images' side, {pad_to or SIDE}; pad_to is another one")
-        self.num_writers = num_writers
-        self.seed = seed
-        self.strength = strength
-        self.pad_to = pad_to
-        self.held_out = held_out
-        self.shrink = shrink
+        self.num_writers, self.seed, self.strength = num_writers, seed, strength
+        self.pad_to, self.held_out, self.shrink = pad_to, held_out, shrink
         self.splits = ("train", "test") if held_out else ("train",)
         size = [] if pad_to is None else [str(pad_to)]
         weaker = [f"strength{strength:g}"] if strength != 1 else []
