@@ -76,9 +76,8 @@ class SeenRange:
     @property
     def complaint(self) -> str:
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
-        looks, remedy = (
-            ("[0, 1]", self.remedy) if self.is_unit else ("grey levels", "pass images / 127.5 - 1, or uint8")
-        )
+        looks = "[0, 1]" if self.is_unit else "grey levels"
+        remedy = self.remedy if self.is_unit else "pass images / 127.5 - 1, or uint8"
         return (
             f"{self.whose}: all values of {count} lie from {self.low:.3g} to {self.high:.3g}, none below 0, which looks"
             f" like {looks} where floats in [-1, 1] are expected; {remedy}"

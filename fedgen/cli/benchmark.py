@@ -80,11 +80,8 @@ def benchmark(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     if arguments[0] == ASK_ALL:
-        print(
-            "\n".join(
-                ["usage: fedgen benchmark run|table ...\n", run_parser().format_help(), table_parser().format_help()]
-            )
-        )
+        parts = "usage: fedgen benchmark run|table ...\n", run_parser().format_help(), table_parser().format_help()
+        print("\n".join(parts))
         return 0
     forms = {"run": run, "table": table}
     if arguments[0] not in forms:

@@ -50,7 +50,6 @@ def _add_sets(parser: ArgumentParser) -> None:
     add("--reference", metavar="PATH", help="one set in place of clients")
     add(
         "--scores",
-        default=None,
         metavar="NAMES",
         help="names with commas between (fid,kid by default, fid where a set is statistics), or with options as"
         " '[fid, {name: precision, k: 3}]'; an unknown name, such as '?', is answered with all that there are",
@@ -71,14 +70,12 @@ def _add_sets(parser: ArgumentParser) -> None:
     add(
         "--preset",
         choices=[*NAMES, *get_args(Peer)],
-        default=None,
         help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is), in place of --embedding"
         " and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
     )
     add(
         "--kid_subset_size",
         type=PositiveInt | None,
-        default=None,
         help=f"with --reference: images of each of torch-fidelity's 100 subsets ({SUBSET_SIZE} by default)",
     )
 
@@ -87,12 +84,11 @@ def _add_embedding(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--embedding",
-        default=None,
         metavar="NAME",
         help="with --clients efficientnet-lite0 by default, whose weights install with the kit; with --reference"
         " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
     )
-    add("--weights", default=None, metavar="FILE", help="a local file of the embedding's weights")
+    add("--weights", metavar="FILE", help="a local file of the embedding's weights")
     add("--device", default="cpu", help="where to embed, e.g. cuda")
     add(
         "--optimised_on",
@@ -101,7 +97,7 @@ def _add_embedding(parser: ArgumentParser) -> None:
         help="embeddings that a loss of the generator's training used, with commas between: their scores are marked",
     )
     add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
-    add("--cache", default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
+    add("--cache", metavar="DIR", help="keeps features of images, found by the files' bytes")
 
 
 def _add_reading(parser: ArgumentParser) -> None:
@@ -109,7 +105,6 @@ def _add_reading(parser: ArgumentParser) -> None:
     add(
         "--resize",
         type=PositiveInt | None,
-        default=None,
         metavar="N",
         help="fit every image to N x N when it is read (bicubic, antialiased, centre); without it the sizes of one set"
         " must agree, except under clean-fid",
@@ -122,15 +117,14 @@ def _add_output(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--output",
-        default=None,
         metavar="PATH",
         help="scores and settings as JSON: a file that ends in .json, or a folder for it; by default"
         f" {OUTPUT} with --clients, beside a figure of the same name ending in .png, and {REFERENCE_OUTPUT} with"
         " --reference",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
-    add("--save_statistics", default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
-    add("--save_features", default=None, metavar="DIR", help="features of every set of images")
+    add("--save_statistics", metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
+    add("--save_features", metavar="DIR", help="features of every set of images")
 
 
 def evaluate_stored(arguments: Sequence[str]) -> int:

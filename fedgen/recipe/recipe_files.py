@@ -93,8 +93,13 @@ def read_given(text: str) -> Any:
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} is no recipe: it has no settings such as trainer, model and data")
-    check_parts(path, settings)
-    check_arguments(path, settings)
+    for key in settings:
+        if str(key).partition(".")[0] not in (*PARTS, *WRITTEN, *INCLUDED):
+            hint = nearest(str(key), PARTS)
+            raise ValueError(f"{path}: Option {str(key)!r} is not accepted{hint}; a recipe has {', '.join(PARTS)}")
+    check_lost(path, settings)
+    for key in _empty(settings):
+        raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or leave the line out")
     return settings
 
 
@@ -144,23 +149,6 @@ def _names(parts: list[Any]) -> list[str]:
     ]
 
 
-def check_parts(path: Any, settings: Mapping[Any, Any]) -> None:
-    """Raises ValueError, with the nearest, for the first of a recipe's keys that is no part of recipes."""
-    for key in settings:
-        if str(key).partition(".")[0] not in (*PARTS, *WRITTEN, *INCLUDED):
-            raise ValueError(
-                f"{path}: Option {str(key)!r} is not accepted{nearest(str(key), PARTS)}; a recipe has"
-                f" {', '.join(PARTS)}"
-            )
-
-
-def check_arguments(path: Any, settings: Any) -> None:
-    """Raises ValueError, naming the key, where a recipe's `init_args:` has nothing below it, or a value was lost."""
-    check_lost(path, settings)
-    for key in _empty(settings):
-        raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or leave the line out")
-
-
 def check_lost(path: Any, settings: Any) -> None:
     """Raises ValueError, naming the key, where a recipe has the words that earlier releases wrote for an object."""
     for key, value in flatten(settings).items():
@@ -179,18 +167,13 @@ def _empty(settings: Any, prefix: str = "") -> list[str]:
     if not isinstance(settings, Mapping):
         return []
     here = "class_path" in settings and "init_args" in settings and settings["init_args"] is None
-    below = [
-        key for name, part in settings.items() for key in _empty(part, f"{prefix}.{name}" if prefix else str(name))
-    ]
+    below = [one for key, part in settings.items() for one in _empty(part, f"{prefix}.{key}" if prefix else str(key))]
     return [*([f"{prefix}.init_args"] if here else []), *below]
 
 
 def texts_in(settings: Any) -> Iterator[str]:
     if isinstance(settings, str):
         yield settings
-    elif isinstance(settings, Mapping):
-        for value in settings.values():
-            yield from texts_in(value)
-    elif isinstance(settings, Sequence):
-        for value in settings:
+    elif isinstance(settings, Mapping | Sequence):
+        for value in settings.values() if isinstance(settings, Mapping) else settings:
             yield from texts_in(value)

@@ -132,12 +132,9 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--ckpt_path",
             type=str | None,
-            default=None,
             help="checkpoint to go on from; the run's last by default, 'previous' for the one before it",
         )
-        parser.add_argument(
-            "--threads", type=PositiveInt | None, default=None, help="CPU threads; one is fastest for tiny networks"
-        )
+        parser.add_argument("--threads", type=PositiveInt | None, help="CPU threads; one is fastest for tiny networks")
         parser.add_argument(
             "--explain",
             action="store_true",
@@ -224,9 +221,7 @@ def train(cli: FedgenCLI) -> None:
         )
     folder = require_writable(trainer.default_root_dir)
     last, scored = folder_of(RoundCheckpoint, trainer) / LAST, folder_of(FederatedEvaluation, trainer)
-    shown = [
-        callback for callback in trainer.callbacks if isinstance(callback, FederatedEvaluation) and callback.report
-    ]
+    shown = [one for one in trainer.callbacks if isinstance(one, FederatedEvaluation) and one.report]
     for callback in shown:
         callback.reports_at_end = False  # here, of a finished run, too
     with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
@@ -374,11 +369,8 @@ def _told(settings: dict[str, Any], key: str) -> str:
 
 def has_results(recipe: dict[str, Any], folder: Path, scored: Path, last: Path) -> bool:
     """Whether a run has left a checkpoint or a score of its model, or may have had rounds without checkpoints."""
-    if (
-        last.exists()
-        or any(folder.rglob("*.ckpt"))
-        or any(record.is_model for record in read_records(scored / SCORES_FILE))
-    ):
+    kept = last.exists() or any(folder.rglob("*.ckpt"))
+    if kept or any(record.is_model for record in read_records(scored / SCORES_FILE)):
         return True
     trainer = recipe.get("trainer")
     return not isinstance(trainer, dict) or trainer.get("enable_checkpointing") is False
@@ -395,7 +387,6 @@ def fit(arguments: Sequence[str]) -> None:
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     # Lightning recommends another of its products at every start
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda line: "litlogger" not in line.getMessage()
-    )
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addFilter(lambda line: "litlogger" not in line.getMessage())
     train(FedgenCLI(["--help" if argument == "--help-all" else argument for argument in arguments]))

@@ -9,9 +9,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.scores_file import PARTITION, RECIPE, is_python_run
-from fedgen.io.files import read_yaml
 from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_files import check_arguments, check_parts
+from fedgen.recipe.recipe_files import read_given
 
 if TYPE_CHECKING:  # Lightning is imported once the recipe has been read
     from fedgen.clients import FederatedDataModule
@@ -74,9 +73,7 @@ def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModu
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
-    recipe = read_yaml(path)
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
+    recipe: dict[str, Any] = read_given(str(path))
+    if not isinstance(recipe.get("data"), dict):
         raise ValueError(f"{path} is not a recipe with clients: it has no 'data' with a class_path")
-    check_parts(path, recipe)
-    check_arguments(path, recipe)
     return recipe
