@@ -259,7 +259,12 @@ class FederatedEvaluation(Callback):
         checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
         optimised_on = optional(pl_module, FederatedModule, "optimised_on")
         with paused(trainer), together(), _as_saved(trainer, pl_module):
-            personal = personal_tensors(trainer, self._models, pl_module, self._remote_tensors(trainer))
+            strategy = trainer.strategy
+            personal: Personal = {}
+            if remote := self._remote_tensors(trainer):
+                personal_panels(trainer, self._models, pl_module, remote)  # which refuses scores that depend on them
+            elif isinstance(strategy, FedAvgStrategy) and not strategy.local_only:
+                personal = strategy.personal_tensors
             details = round, checkpoint, optimised_on, note
             if own := self._models.check(pl_module, personal):
                 evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
@@ -369,17 +374,6 @@ def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule
             " these scores out"
         )
     return found
-
-
-def personal_tensors(trainer: Trainer, models: OwnModels, module: LightningModule, remote: str) -> Personal:
-    """Return the tensors that clients keep, where something is exchanged beside them; see `personal_panels`."""
-    strategy = trainer.strategy
-    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
-        return {}
-    if remote:
-        personal_panels(trainer, models, module, remote)  # nothing depends on them by now either
-        return {}
-    return strategy.personal_tensors
 
 
 def _swapping(trainer: Trainer) -> list[Callback]:

@@ -158,9 +158,7 @@ def clients(arguments: Sequence[str]) -> int:
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The command's own arguments, and those that change the recipe, each of these with "=" before its value."""
-    own: list[str] = []
-    recipe: list[str] = []
-    waiting = False  # for the value of the last one
+    own, recipe, waiting = list[str](), list[str](), False  # for the value of the last one
     for argument in arguments:
         if waiting:
             recipe[-1] += f"={argument}"

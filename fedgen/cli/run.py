@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
 from fedgen.evaluation.names import SignalName
@@ -56,11 +56,6 @@ of a run:
 
 fedgen evaluate --help-all has every option of both.
 """
-AUDIT = (
-    "Attack a run's models by membership inference: how well does somebody who has a model tell each client's training"
-    " images from its held-out ones? A table with 95 % intervals, and membership.json in the run folder; with --nearest"
-    " also a picture of the generated images that are nearest to training images, nearest.png."
-)
 REPORT = (
     "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
     " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
@@ -392,62 +387,66 @@ def select(arguments: Sequence[str]) -> int:
     return run_function(select_checkpoint, arguments, "fedgen select")
 
 
-def _audit_parser() -> PlainCommandParser:
-    parser = PlainCommandParser(prog="fedgen audit", description=AUDIT)
-    add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="the run folder")
-    add("--rounds", metavar="N,N", help="rounds of the checkpoints, with commas between; the last one by default")
-    add(
-        "--signal",
-        choices=get_args(SignalName),
-        help="what the attack looks at; by default a GAN's critic, else the model's own loss, its likelihood, or"
-        " distances to generated images: the first that the model has",
-    )
-    add("--draws", type=int, default=4, metavar="N", help="of the noise of losses; 4 by default")
-    add(
-        "--pairs",
-        type=int,
-        metavar="N",
-        help="the most training images of a client, and as many others; all by default",
-    )
-    add("--nearest", action="store_true", help="also draw the generated images that are nearest to training images")
-    add("--embedding", metavar="NAME", help="of distances; efficientnet-lite0 by default, identity for points")
-    add("--num_images", type=int, default=5000, metavar="N", help="generated images, for distances; 5,000 by default")
-    add("--cache", type=Path, metavar="DIR", help="keeps the training images' features, for --nearest")
-    add("--device", default="cpu", metavar="NAME", help="where the model computes, e.g. cuda; cpu by default")
-    add("--model", metavar="M", help="of a run trained in Python: my_module:make_model, as for `fedgen evaluate`")
-    add("--data", metavar="D", help="likewise its FederatedDataModule, my_module:make_data")
-    return parser
+def audit_models(
+    run: Path,
+    rounds: str | None = None,
+    signal: SignalName | None = None,
+    draws: int = 4,
+    pairs: int | None = None,
+    nearest: bool = False,
+    embedding: str | None = None,
+    num_images: int = 5000,
+    cache: Path | None = None,
+    device: str = "cpu",
+    model: str | None = None,
+    data: str | None = None,
+) -> None:
+    """Attacks a run's models by membership inference: how well does one tell each client's training images from others?
 
+    Prints a table with 95 % intervals, and writes membership.json into the run folder.
 
-def audit(arguments: Sequence[str]) -> int:
-    settings = _audit_parser().parse_args(list(arguments))
+    Args:
+        run: the run folder.
+        rounds: of the checkpoints, with commas between; the last one by default.
+        signal: what the attack looks at; by default a GAN's critic, else the model's own loss, its likelihood, or
+            distances to generated images: the first that the model has.
+        draws: of the noise of losses.
+        pairs: the most training images of a client, and as many others; all by default.
+        nearest: also draw the generated images that are nearest to training images, nearest.png.
+        embedding: of distances; efficientnet-lite0 by default, identity for points.
+        num_images: generated images, for distances.
+        cache: folder that keeps the training images' features, for --nearest.
+        device: where the model computes, e.g. cuda.
+        model: of a run trained in Python: my_module:make_model, as for `fedgen evaluate`.
+        data: likewise its FederatedDataModule, my_module:make_data.
+    """
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST, RECIPE, read_recipe
 
-    require_device(settings.device)
-    rounds = rounds_in(settings.rounds)
-    if settings.model is None and settings.data is None:
-        read_recipe(settings.run / RECIPE)
+    require_device(device)
+    chosen = rounds_in(rounds)
+    if model is None and data is None:
+        read_recipe(run / RECIPE)
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.audit.membership import audit_run, membership_table
     from fedgen.evaluation.audit.nearest_images import draw_nearest
     from fedgen.progress import make_console
 
-    module, clients = model_and_clients(settings.run, settings.model, settings.data, settings.device, {})
-    names = ("signal", "draws", "embedding", "num_images", "pairs")
-    options: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    audits = audit_run(settings.run, module, clients, rounds, **options, seed=clients.seed)
+    module, clients = model_and_clients(run, model, data, device, {})
+    shared: dict[str, Any] = {"embedding": embedding, "num_images": num_images, "seed": clients.seed}
+    audits = audit_run(run, module, clients, chosen, signal=signal, draws=draws, pairs=pairs, **shared)
     console = make_console()
     for one in audits:
         console.print(membership_table(one))
-    console.print(f"written: {settings.run / MEMBERSHIP}", soft_wrap=True)
-    if settings.nearest:
-        cache = None if settings.cache is None else FeatureCache(settings.cache)
-        options = {"embedding": settings.embedding, "num_images": settings.num_images, "cache": cache}
-        draw_nearest(settings.run, module, clients, rounds, **options, seed=clients.seed)
-        console.print(f"written: {settings.run / NEAREST}", soft_wrap=True)
-    return 0
+    console.print(f"written: {run / MEMBERSHIP}", soft_wrap=True)
+    if nearest:
+        features = None if cache is None else FeatureCache(cache)
+        draw_nearest(run, module, clients, chosen, cache=features, **shared)
+        console.print(f"written: {run / NEAREST}", soft_wrap=True)
+
+
+def audit(arguments: Sequence[str]) -> int:
+    return run_function(audit_models, arguments, "fedgen audit")
 
 
 def _report_parser() -> PlainCommandParser:

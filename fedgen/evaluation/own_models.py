@@ -31,7 +31,7 @@ from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.image_sampling import DescribedSampler, Sample
 from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import MODEL
+from fedgen.evaluation.records import MODEL, grouped
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run, RunLike
@@ -62,10 +62,8 @@ class SingleClients:
 
     def __init__(self, evaluator: Evaluator, splits: Sequence[Split], panels: Sequence[Panel]) -> None:
         self.evaluator, self.splits, self.panels = evaluator, splits, panels
-        self.places: dict[str, list[tuple[Split, int]]] = {}
-        for split in self.splits:
-            for place, name in enumerate(split.client_names):
-                self.places.setdefault(name, []).append((split, place))
+        places = [(split, place) for split in splits for place in range(len(split.client_names))]
+        self.places = grouped(places, lambda one: one[0].client_names[one[1]])
         self._ones: dict[tuple[str, int], Evaluator] = {}
         self._found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
 
@@ -128,8 +126,16 @@ class OwnModels:
         for made in evaluator.embed_generated(sample, round, lambda s, p: s not in self._splits or p not in own):
             found |= evaluator.real.scores(made, **asked)
             first = first if len(first) else made.images
-        mine, images = self._of_each(module, own, personal, round)
-        names = {panel.embedding.name for panel in own}
+        names = tuple(panel.embedding.name for panel in own)
+        if names not in self._singles:
+            self._singles[names] = SingleClients(evaluator, self._splits, own)
+        singles, trained = self._singles[names], evaluator.trained or []
+        by_name = {trained[number]: tensors for number, tensors in personal.items()}
+        each, drawn = -(-evaluator.num_images // len(singles.places)), []
+        for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
+            with own_in_place(module, by_name.get(client, {})):
+                drawn.append(singles.score(client, module, round)[:each])
+        mine, images = singles.take(), torch.stack(drawn, 1).flatten(0, 1)  # of the clients in turn
         sampling = dict(optional(sample, DescribedSampler, "sampling"))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "sampling": sampling}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
@@ -137,19 +143,6 @@ class OwnModels:
         records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
         records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
         return Evaluation(records, images if len(images) else first)
-
-    def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:
-        """Scores of participating clients with their own models, and images of these in turn, none if none are made."""
-        names = tuple(panel.embedding.name for panel in own)
-        if names not in self._singles:
-            self._singles[names] = SingleClients(self.evaluator, self._splits, own)
-        singles, trained = self._singles[names], self.evaluator.trained or []
-        by_name = {trained[number]: tensors for number, tensors in personal.items()}
-        each, drawn = -(-self.evaluator.num_images // len(singles.places)), []
-        for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
-            with own_in_place(module, by_name.get(client, {})):
-                drawn.append(singles.score(client, module, round)[:each])
-        return singles.take(), torch.stack(drawn, 1).flatten(0, 1)
 
     def check(self, module: nn.Module, personal: Personal) -> list[Panel]:
         """The embeddings on which some scored client's own model scores otherwise than the server's."""
@@ -192,23 +185,21 @@ class OwnModels:
         return [column for column in self.evaluator.column_names() if column.removesuffix("_all") not in scores]
 
     def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
-        """The embeddings on which some model answers otherwise than the server's."""
+        """The embeddings on which some model differs from the server's by more than that differs from itself."""
         found = []
         for on_model in (False, True):
             panels = [panel for panel in self.evaluator.panels if panel.on_model == on_model]
-            if panels and models and self._differ(module, models, on_model):
+            if not (panels and models):
+                continue
+            server, again = self._answer(module, {}, on_model), self._answer(module, {}, on_model)
+            reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
+            if any(
+                not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
+                for own in models
+                for answer, expected, reach in zip(self._answer(module, own, on_model), server, reaches)
+            ):
                 found += panels
         return found
-
-    def _differ(self, module: nn.Module, models: Sequence[Tensors], on_model: bool) -> bool:
-        """Whether some model answers otherwise than the server's, by more than that differs from itself."""
-        server, again = self._answer(module, {}, on_model), self._answer(module, {}, on_model)
-        reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
-        return any(
-            not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
-            for own in models
-            for answer, expected, reach in zip(self._answer(module, own, on_model), server, reaches)
-        )
 
     def _answer(self, module: nn.Module, own: Tensors, on_model: bool) -> list[Tensor]:
         """Images and density, or answers, of a client's own model on a few examples, as scores use them."""

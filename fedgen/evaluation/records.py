@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from fedgen.embeddings import network_of
 from fedgen.io.field_types import Between, Fits, checker
 from fedgen.io.files import is_file_name
 from fedgen.models.optional_hooks import GenerativeModel
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 # Settings that a model's images depend on beside its weights: a solver, its steps, the guidance.
 #
@@ -287,15 +290,18 @@ class Columns:
 
 def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) -> dict[str, list[ScoreRecord]]:
     """The records of models (not of controls) by column, each by round."""
-    names = columns or Columns.of(records)
-    found: dict[str, list[ScoreRecord]] = {}
-    for record in records:
-        if record.is_model:
-            found.setdefault(names.name(record), []).append(record)
-    return {
-        name: sorted(group, key=lambda record: -1 if record.round is None else record.round)
-        for name, group in found.items()
-    }
+    found = grouped((record for record in records if record.is_model), (columns or Columns.of(records)).name)
+    for group in found.values():
+        group.sort(key=lambda record: -1 if record.round is None else record.round)
+    return found
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by what a function gives of each, in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def unique(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:

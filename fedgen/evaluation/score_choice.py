@@ -31,10 +31,6 @@ class ScoreChoice:
         return self.definition.name
 
     @property
-    def options(self) -> dict[str, Any]:
-        return self.definition.options
-
-    @property
     def settings(self) -> dict[str, Any]:
         """The options that are not the definition's defaults, as records keep them."""
         return self.definition.settings | ({"scale": self.scale} if self.scale != 1 else {})
@@ -48,11 +44,6 @@ class ScoreChoice:
         if self.definition.kernel is None:
             raise TypeError(f"score {self.name} has no kernel")
         return self.definition.kernel
-
-    @property
-    def is_of_summaries(self) -> bool:
-        """Whether summaries of the clients' features give it, which a deployment's clients send once."""
-        return self.definition.needs == "summaries"
 
     @property
     def higher_is_better(self) -> bool:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
@@ -49,10 +49,8 @@ Axes = dict[tuple[str, str], dict[int, tuple[str, list[ScoreRecord]]]]  # places
 def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
     """A panel for each score, split and embedding, in the records' order; gaps are in tables."""
     columns = Columns.of(records)
-    groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
-    for record in records:
-        if record.split not in GAPS and record.aggregate not in DISTRIBUTION:
-            groups.setdefault((record.split, record.embedding, record.score), []).append(record)
+    own = (r for r in records if r.split not in GAPS and r.aggregate not in DISTRIBUTION)
+    groups = grouped(own, lambda record: (record.split, record.embedding, record.score))
     groups = {key: group for key, group in groups.items() if any(record.is_model for record in group)}
     inverted = {one.first_column: one.pairs for one in aggregates_compared(records)}
     return [
@@ -315,12 +313,9 @@ def axes_of(runs: Sequence[Contents]) -> Axes:
     for place, run in enumerate(runs):
         for column, group in _compared(run).items():
             found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
-    shared: dict[str, list[tuple[str, ...]]] = {}
-    for name, *parts in found:
-        shared.setdefault(name, []).append(tuple(parts))
-    axes = {}
+    axes, shared = {}, grouped(found, lambda key: key[0])
     for (name, *parts), groups in found.items():
-        varied = [part for place, part in enumerate(parts) if len({other[place] for other in shared[name]}) > 1]
+        varied = [part for place, part in enumerate(parts, 1) if len({other[place] for other in shared[name]}) > 1]
         axes[name, ", ".join([name, *varied])] = groups
     return axes
 

@@ -44,8 +44,7 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.series: dict[str, LoggedSeries] = {}
-        self.unread: list[str] = []
+        self.series, self.unread = dict[str, LoggedSeries](), list[str]()
         self._read: dict[Path, int] = {}
         self._timeless: dict[Path, str] = {}  # the last such value of a file
 

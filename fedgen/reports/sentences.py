@@ -13,7 +13,7 @@ from rich.console import Console
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
 from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, load_influences, read_records
 from fedgen.evaluation.runs.selection import (
     Comparison,
@@ -97,11 +97,9 @@ def _trained(columns: Mapping[str, list[ScoreRecord]]) -> dict[str, list[ScoreRe
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
     """The scores in avg and all of images that have no rounds, one sentence a split and embedding."""
-    columns, lines = Columns.of(models), dict[tuple[str, str], list[str]]()
-    for record in models:
-        if record.aggregate in ("avg", "all") and record.split not in GAPS:
-            lines.setdefault((record.split, record.embedding), []).append(_value(columns.name(record), record))
-    return [f"{', '.join(values)}." for values in lines.values()]
+    name, own = Columns.of(models).name, [r for r in models if r.aggregate in ("avg", "all") and r.split not in GAPS]
+    lines = grouped(own, lambda record: (record.split, record.embedding)).values()
+    return [f"{', '.join(_value(name(record), record) for record in line)}." for line in lines]
 
 
 def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
@@ -187,9 +185,8 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
 
 def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
     """Say of which columns the floor has another number of images than the model, a sentence for each two numbers."""
-    rough: dict[tuple[int, int], list[str]] = {}
-    for name in (one.second_column for one in compared if one.second_column in floors):
-        rough.setdefault((floors[name].num_generated, best[name].num_generated), []).append(name)
+    names = (one.second_column for one in compared if one.second_column in floors)
+    rough = grouped(names, lambda name: (floors[name].num_generated, best[name].num_generated))
     return [
         f"The floor of {', '.join(names)} is of {real:,} images and the model of {made:,}: the distance to it is rough."
         for (real, made), names in rough.items()

@@ -191,8 +191,7 @@ def load_images(
 
 def read_images(files: Sequence[Path], name: str, read: "partial[Tensor]", unread: Unread | None = None) -> Tensor:
     """The images of these files, uint8 [N, C, H, W]; ValueError that names all that cannot be read, or the sizes."""
-    images: list[Tensor] = []
-    broken: list[str] = []
+    images, broken = list[Tensor](), list[str]()
     made = Counter[tuple[int, int]]()  # bytes of each file's images, under whatever name it is listed again
     for file in track(files, f"reading {name}", len(files), "images"):
         try:

@@ -52,10 +52,8 @@ class FEMNIST(DataSet):
 
     def read(self, split: Split) -> Examples:
         """The images of a split, writer by writer; ValueError if no image is left."""
-        images: list[np.ndarray] = []
-        labels: list[np.ndarray] = []
-        owners: dict[str, int] = {}
-        owner_of: list[int] = []
+        images, labels = list[np.ndarray](), list[np.ndarray]()
+        owners, owner_of = dict[str, int](), list[int]()
         count = 10 if self.digits_only else len(CLASSES)
         for path in track(files := self._find(split), f"reading {self.name}/{split}", len(files), "files"):
             for writer, pixels, numbers in read_writers(path):

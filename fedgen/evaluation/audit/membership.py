@@ -92,10 +92,21 @@ class SignalOptions:
 
     def resolved(self, model: Any, is_images: bool) -> "SignalOptions":
         """The options with the name of a signal that a model has, and of distances the loaded embedding."""
-        found = _signals_of(model)
+        kind, names = type(model).__name__, ("example_losses", "log_prob", "bits_per_dim")
+        loss, log_prob, bits = (callable(optional(model, AnsweringModel, name)) for name in names)
+        is_sampler = callable(model) and not isinstance(model, nn.Module)
+        has: dict[SignalName, bool] = {  # the most telling first
+            "critic": isinstance(model, CriticLosses),
+            "loss": loss,
+            "likelihood": log_prob or bits,
+            "distance": is_sampler or callable(optional(model, GenerativeModel, "sample")),
+        }
+        found = [name for name, present in has.items() if present]
+        if not found:
+            raise TypeError(f"{kind} cannot be attacked: it has none of {', '.join(names)}, sample")
         name = self.name or found[0]
         if name not in found:
-            raise TypeError(f"{type(model).__name__} has no signal {name!r}: {_NEEDS[name]}; it has {', '.join(found)}")
+            raise TypeError(f"{kind} has no signal {name!r}: {_NEEDS[name]}; it has {', '.join(found)}")
         if name != "distance":
             return replace(self, name=name)
         default = "efficientnet-lite0" if is_images else "identity"
@@ -121,23 +132,6 @@ _NEEDS: dict[str, str] = {
     "likelihood": "it asks for the method bits_per_dim(images) or log_prob(points)",
     "distance": "it asks for the method sample(num_images, generator)",
 }
-
-
-def _signals_of(model: Any) -> list[SignalName]:
-    """The names of a model's signals, the most telling first."""
-    names = ("example_losses", "log_prob", "bits_per_dim")
-    loss, log_prob, bits = (callable(optional(model, AnsweringModel, name)) for name in names)
-    is_sampler = callable(model) and not isinstance(model, nn.Module)
-    has: dict[SignalName, bool] = {
-        "critic": isinstance(model, CriticLosses),
-        "loss": loss,
-        "likelihood": log_prob or bits,
-        "distance": is_sampler or callable(optional(model, GenerativeModel, "sample")),
-    }
-    found = [name for name, present in has.items() if present]
-    if not found:
-        raise TypeError(f"{type(model).__name__} cannot be attacked: it has none of {', '.join(names)}, sample")
-    return found
 
 
 def _losses(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:

@@ -86,19 +86,10 @@ class LocalFineTuning:
     def _train(self, module: LightningModule, scored: Sequence[int], scoring: L.Callback, seed: int) -> None:
         """One round without exchange, in which each of the clients takes its turn and is scored at the end."""
         strategy = FedAvgStrategy(communication_interval=self.iterations, personal=["*"], seed=seed)
-        quiet: dict[str, Any] = dict.fromkeys(
-            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-        )
-        trainer = L.Trainer(
-            strategy=strategy,
-            callbacks=[scoring],
-            accelerator=self.accelerator,
-            devices=1,
-            max_epochs=1,
-            num_sanity_val_steps=0,
-            limit_val_batches=0,
-            **quiet,
-        )
+        off = "logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"
+        options: dict[str, Any] = {"devices": 1, "max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
+        options |= {"accelerator": self.accelerator, **dict.fromkeys(off, False)}
+        trainer = L.Trainer(strategy=strategy, callbacks=[scoring], **options)
         others = sorted(set(range(len(self.data.everyone))) - set(scored))
         with isolated():
             trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), tuple(others))))

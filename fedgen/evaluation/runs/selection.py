@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedgen.class_paths import nearest
 from fedgen.evaluation.marks import GAPS, mark_of, strongest
 from fedgen.evaluation.names import REPORT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, say_sampling
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.scores_file import RECIPE
 from fedgen.foreign_text import listed
 from fedgen.io.files import read_yaml
@@ -282,9 +282,8 @@ def one_kind(
     records: Sequence[ScoreRecord], folder: Path | None = None, wanted: Callable[[ScoreRecord], bool] | None = None
 ) -> list[ScoreRecord]:
     """The records without those of other kinds than one for each column."""
-    found: dict[Any, dict[Any, list[ScoreRecord]]] = {}
-    for record in records:
-        found.setdefault(_place(record), {}).setdefault(record.conditions, []).append(record)
+    places = grouped(records, _place).items()
+    found = {place: grouped(own, lambda record: record.conditions) for place, own in places}
     if all(len(kinds) == 1 for kinds in found.values()):
         return list(records)
     own = _of_recipe(folder)

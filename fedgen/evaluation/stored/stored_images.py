@@ -70,8 +70,7 @@ class FolderImages:
         self.found, self.files = len(files), list[Path]()
         self.sizes: dict[tuple[int, int], str] = {}
         self.grey, self.deep = True, False
-        self.suffixes: set[str] = set()
-        self.skipped: list[str] = []
+        self.suffixes, self.skipped = set[str](), list[str]()
         for file in track(files, f"looking at {folder.name}", len(files), "files"):
             try:
                 header = read_header(file, reading.upright, self.unread)

@@ -30,6 +30,7 @@ from fedgen.evaluation.records import (
     Columns,
     ScoreRecord,
     by_column,
+    grouped,
     say_sampling,
 )
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
@@ -75,9 +76,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     split, embedding = split or records[0].split, embedding or records[0].embedding
     shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
     models = sorted((r for r in shown if r.is_model), key=lambda record: -2 if record.round is None else record.round)
-    by_name: dict[str, list[ScoreRecord]] = {}
-    for record in shown:
-        by_name.setdefault(record.name, []).append(record)
+    by_name = grouped(shown, lambda record: record.name)
     first = "round" if any(r.round is not None for r in models) or not models else ""
     headings = [first, *(marked(name, own) for name, own in by_name.items())]
     one = next((r for r in shown if r.is_model), shown[0])
@@ -89,10 +88,8 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     sections = models, [r for r in shown if r.is_fine_tuned], [r for r in shown if r.is_floor]
     for place, section in enumerate(sections):
         table.add_section()
-        rows: dict[str, dict[str, ScoreRecord]] = {}
-        for record in section:
-            rows.setdefault(row_label(record), {})[record.name] = record
-        for label, scores in rows.items():
+        for label, own in grouped(section, row_label).items():
+            scores = {record.name: record for record in own}
             cells = [_cell(scores.get(name), None if place else best[name]) for name in by_name]
             table.add_row(label, *cells, style="dim" if place else None)
     return table
@@ -161,9 +158,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     headings = ("column", "round", "checkpoint", "value", where)
     # names are there to be copied
     table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=headings)
-    marks: set[str] = set()
-    shown: list[str] = []
-    names = Columns.of(records)
+    marks, shown, names = set[str](), list[str](), Columns.of(records)
     columns = by_column(records, names)
     for column, group in columns.items():
         if group[0].split in (final, *GAPS) or group[0].aggregate in HIDDEN or group[0].score == BALANCED:
@@ -373,10 +368,8 @@ def has_gaps(records: Sequence[ScoreRecord]) -> bool:
 
 def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
     """One table a score, aggregate and embedding; none where no client was kept from training."""
-    groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
-    for record in records:
-        if record.aggregate in GAP_AGGREGATES and record.split in (*SPLITS, *GAPS):
-            groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
+    own = (r for r in records if r.aggregate in GAP_AGGREGATES and r.split in (*SPLITS, *GAPS))
+    groups = grouped(own, lambda record: (record.embedding, record.score, record.aggregate))
     return [_table(group) for group in groups.values() if has_gaps(group)]
 
 

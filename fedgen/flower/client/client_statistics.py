@@ -171,7 +171,7 @@ def _score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[s
     if item.ask == "fid":
         ddof, bias = conventions_of(choice)
         return fid_message(features, summarize(generated), ddof, bias, **meta)
-    reference = KernelReference.from_features([features], choice.kernel, choice.options["estimator"])
+    reference = KernelReference.from_features([features], choice.kernel, choice.definition.options["estimator"])
     return kid_message(reference, generated, **meta)
 
 

@@ -61,7 +61,7 @@ class AnswersPerClient(ClientAnswers):
             fitted = choice.definition.fit(ClientSide(summaries, "examples"))
             return lambda _, made, errors: fitted.score(GeneratedSet(made), errors)[choice.kind]
 
-        scorers = {choice.name: scorer(choice) for choice in self._choices(key) if choice.is_of_summaries}
+        scorers = {choice.name: scorer(choice) for choice in self._choices(key) if choice.needs == "summaries"}
         return FrechetReference.from_summaries(summaries, "examples", 0).pooled, scorers
 
     def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Sequence[Message], pooled: Gaussian) -> Scorer:

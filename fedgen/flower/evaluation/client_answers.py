@@ -91,7 +91,7 @@ class ClientAnswers(ABC):
         for key, told in zip(self.places, self._ask_once(asked, {}), strict=True):
             pooled[key], scorers = self._fit(key, told)
             found |= {(key, name): scorer for name, scorer in scorers.items()}
-        wanted = [(key, choice) for key, choice in self._scored() if not choice.is_of_summaries]
+        wanted = [(key, choice) for key, choice in self._scored() if choice.needs != "summaries"]
         asked = [(key, self._item("sketch", key, choice)) for key, choice in wanted]
         centres = {str(place): pooled[key].mean for place, (key, _) in enumerate(wanted)}
         for (key, choice), told in zip(wanted, self._ask_once(asked, centres), strict=True):
@@ -101,18 +101,18 @@ class ClientAnswers(ABC):
     def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, Reference]:
         """Return the scores that clients' answers about generated images give; without an answer some are left out."""
         asks: dict[bool, Asked | None] = {True: self.of_summaries, False: "kid"}  # by whether a score is of summaries
-        wanted = [(ask, key, choice) for key, choice in self._scored() if (ask := asks[choice.is_of_summaries])]
+        wanted = [(ask, key, choice) for key, choice in self._scored() if (ask := asks[choice.needs == "summaries"])]
         asked = [(key, self._item(ask, key, choice)) for ask, key, choice in wanted]
         told: dict[tuple[Key, str], Any] = {}
         try:
             answers = self._ask_now(asked, features) if asked else []
             told = {(key, choice.name): one for (_, key, choice), one in zip(wanted, answers, strict=True)}
         except MessageError as error:
-            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for *_, c in wanted}, error)
+            self._leave_out({f"{c.name}_avg" if c.needs == "summaries" else c.name for *_, c in wanted}, error)
         fitted: dict[Key, list[tuple[list[ScoreChoice], ToldScore]]] = {key: [] for key in self.places}
         for key, choice in self._scored():
             place = key, choice.name
-            if choice.is_of_summaries or place in told:  # the others need what was asked
+            if choice.needs == "summaries" or place in told:  # the others need what was asked
                 score = ToldScore(key, choice, partial(self._scorers[place], told.get(place)))
                 fitted[key].append(([choice], score))
         return {
@@ -216,7 +216,7 @@ def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
         for panel in plan.panels:
             for choice in plan.choices(split, panel):
                 for count, name in zip(split.counts, split.client_names):
-                    if count <= choice.options.get("ddof", 0):
+                    if count <= choice.definition.options.get("ddof", 0):
                         raise ValueError(
                             f"client {name!r} has {count} image(s), too few for {choice.name}: leave it out"
                         )
@@ -234,7 +234,7 @@ def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> M
         return sketch_of(choice, dim, sent).message(torch.zeros(1, dim), **meta_of(item))
     assert sent is not None
     made = {"kernel": kernel_label(choice.kernel, dim), "dim": str(dim), "generated": str(len(sent))}
-    meta = {**meta_of(item), **made, "estimator": choice.options["estimator"]}
+    meta = {**meta_of(item), **made, "estimator": choice.definition.options["estimator"]}
     return Message("kid", {name: torch.zeros((), dtype=torch.float64) for name in KINDS["kid"]}, meta)
 
 

@@ -81,7 +81,7 @@ class NoisedAnswers(ClientAnswers):
         def scorer(score: PooledScore) -> Scorer:
             return lambda _, generated, errors: score.score(generated, errors)
 
-        scores = {choice.name: PooledScore(pooled, choice.options["ddof"]) for choice in self._choices(key)}
+        scores = {choice.name: PooledScore(pooled, choice.definition.options["ddof"]) for choice in self._choices(key)}
         return pooled, {name: scorer(score) for name, score in scores.items()}
 
     def _totals(self, asked: Sequence[Wanted]) -> list[Message]:

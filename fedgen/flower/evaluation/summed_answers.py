@@ -180,8 +180,8 @@ class SummedAnswers(ClientAnswers):
 
     def __init__(self, data: RemoteClients, plan: EvaluationPlan, dim_of: DimOf) -> None:
         super().__init__(plan, dim_of, data)
-        for choice in (choice for panel in plan.panels for choice in panel.choices):
-            if choice.is_of_summaries and not (is_frechet(choice) or type(choice.definition) is CorrectedFrechetScore):
+        for choice in (one for panel in plan.panels for one in panel.choices if one.needs == "summaries"):
+            if not (is_frechet(choice) or type(choice.definition) is CorrectedFrechetScore):
                 raise ValueError(
                     f"score {choice.name} is made of single clients' summaries, which secure aggregation hides: leave"
                     " it out of the recipe's evaluation; there is fid"
@@ -217,7 +217,7 @@ class SummedAnswers(ClientAnswers):
 
     def _fit(self, key: Key, told: RoundedSum) -> tuple[Gaussian, dict[str, Scorer]]:
         pooled = check_pool(gaussian_from_message(told.total), self.places[key][0])
-        choices = [choice for choice in self._choices(key) if choice.is_of_summaries]
+        choices = [choice for choice in self._choices(key) if choice.needs == "summaries"]
         return pooled, {choice.name: FIDOfSums(told, *conventions_of(choice)).score for choice in choices}
 
     def _fit_kernel(self, key: Key, choice: ScoreChoice, told: RoundedSum, pooled: Gaussian) -> Scorer:

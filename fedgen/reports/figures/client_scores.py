@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.marks import axis_of, title_of
+from fedgen.evaluation.records import grouped
 from fedgen.evaluation.stored.peers import best_first
 from fedgen.evaluation.tables.table import format_value
 from fedgen.reports.figures.curves import COLOURS, drawable, finite, new_figure, save_picture, save_titled
@@ -100,9 +101,7 @@ def draw_matrices(matrices: "Sequence[ClientMatrix]", path: str | Path) -> Path:
     """Draws matrices and returns the path of the picture (PNG)."""
     if not matrices:
         raise ValueError("no matrix to draw; score clients' own models first")
-    rows: dict[tuple[str, str], list[ClientMatrix]] = {}
-    for matrix in matrices:
-        rows.setdefault((matrix.split, matrix.embedding), []).append(matrix)
+    rows = grouped(matrices, lambda matrix: (matrix.split, matrix.embedding))
     across = max(map(len, rows.values()))
     side = min(max(CELL * max(len(matrix.clients) for matrix in matrices), PANEL[0]), PANEL[1])
     figure = new_figure((side + 1.3) * across, (side + 1) * len(rows) + 0.5)
