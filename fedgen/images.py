@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -154,8 +155,6 @@ def tile_titled(parts: Sequence[tuple[str, Tensor]], columns: int, min_side: int
 
 
 def _heading(text: str, channels: int) -> Tensor:
-    from PIL import Image, ImageDraw, ImageFont
-
     font = ImageFont.load_default(12)
     width = int(font.getlength(text)) + 2 * MARGIN + 1
     image = Image.new("L", (width, HEADING), 255)

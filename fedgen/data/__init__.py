@@ -6,8 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.data.examples import DataSet, Examples
-    from fedgen.data.formats.flwr_datasets import FlowerDataset
-    from fedgen.data.formats.huggingface import HuggingFace
+    from fedgen.data.formats.huggingface import FlowerDataset, HuggingFace
     from fedgen.data.formats.image_folder import ImageFolder, ImageManifest
     from fedgen.data.sets.bible_text import BibleKJV
     from fedgen.data.sets.celeba import CelebA

@@ -14,6 +14,9 @@ from fedgen.own_code import warn
 Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
 """A column or attribute by its name, a function of the position, the values themselves, or None to look for them."""
 
+Owners = tuple[Tensor | None, tuple[str, ...]]
+"""Each item's owner, int64 [N], and the owners' names; None and none where nobody says."""
+
 LABEL_NAMES = ("targets", "labels")
 COLUMNS = ("label", "labels")
 MOST_NUMBERS = 10_000  # of classes: larger ones are identities, such as of persons
@@ -31,7 +34,7 @@ def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False)
     return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), classes
 
 
-def find_owners(dataset: Any, given: Annotation, count: int) -> tuple[Tensor | None, tuple[str, ...]]:
+def find_owners(dataset: Any, given: Annotation, count: int) -> Owners:
     """Each item's owner, int64 [N], and the owners' names in order; None where nobody says."""
     if given is None and (given := optional(dataset, DescribedDataset, "owners")) is None:
         return None, ()

@@ -1,14 +1,10 @@
 """Marks on scores whose embedding a training loss used: they prove little, and every table and figure marks them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
 
 from fedgen.embeddings import network_of
 from fedgen.evaluation.names import HELD_OUT, PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.records import BALANCED, ScoreRecord
-
-if TYPE_CHECKING:
-    from fedgen.scores import FederatedScore
 
 SAME, RELATED = "*", "(*)"
 MEANINGS = {
@@ -92,32 +88,6 @@ def say_directions(records: Sequence[ScoreRecord]) -> str:
 def gap_title(gap: str) -> str:
     """A gap's name for readers: "gap/out_of_sample" is the "out of sample gap"."""
     return gap.removeprefix("gap/").replace("_", " ") + " gap"
-
-
-def gap(better: "FederatedScore", worse: "FederatedScore") -> "FederatedScore":
-    """One score of one generated set on two splits of clients that are paired in their order and equally weighted."""
-    from fedgen.scores import FederatedScore
-
-    sign = -1.0 if better.higher_is_better else 1.0
-    mine, theirs = better.over_clients, worse.over_clients
-    over_clients = theirs.minus(mine).times(sign) if mine is not None and theirs is not None else None
-    return FederatedScore(
-        better.name,
-        (worse.per_client - better.per_client) * sign,
-        {name: (worse.values[name] - better.values[name]) * sign for name in GAP_AGGREGATES if name in better.values},
-        over_clients.errors() if over_clients else {},
-        over_clients=over_clients,
-    )
-
-
-def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list[FederatedScore]]":
-    """The gaps, by name, of the scores that both of their splits have."""
-    by_name = {split: {score.name: score for score in found} for split, found in scores.items()}
-    return {
-        name: [gap(score, by_name[worse][score.name]) for score in scores[better] if score.name in by_name[worse]]
-        for name, (better, worse) in GAPS.items()
-        if better in scores and worse in scores
-    }
 
 
 def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs, in_parts
 from fedgen.embeddings import FeatureCache, NotFiniteError, embed
-from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gaps_of
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import FLOOR, Columns, ScoreRecord
@@ -372,7 +372,7 @@ class RealSide:
             records += self._records(scores, panels[embedding], name, [splits[name]], counts, details)
         for embedding, panel in panels.items():
             by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in gaps_of(by_split).items():
+            for gap, scores in _gaps_of(by_split).items():
                 records += self._records(scores, panel, gap, [splits[name] for name in GAPS[gap]], counts, details)
         return [self.described(record) for record in records]
 
@@ -415,3 +415,27 @@ class RealSide:
             return images if self.device is None else images.to(self.device)
         name = panel.embedding.name
         return embed(panel.embedding, images, self.batch_size, self.device, f"embedding {what} {name}", cache)
+
+
+def _gaps_of(scores: Mapping[str, Sequence[FederatedScore]]) -> dict[str, list[FederatedScore]]:
+    """The gaps, by name, of the scores that both of their splits have."""
+    by_name = {split: {score.name: score for score in found} for split, found in scores.items()}
+    return {
+        name: [_gap(score, by_name[worse][score.name]) for score in scores[better] if score.name in by_name[worse]]
+        for name, (better, worse) in GAPS.items()
+        if better in scores and worse in scores
+    }
+
+
+def _gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
+    """One score of one generated set on two splits of clients that are paired in their order and equally weighted."""
+    sign = -1.0 if better.higher_is_better else 1.0
+    mine, theirs = better.over_clients, worse.over_clients
+    over_clients = theirs.minus(mine).times(sign) if mine is not None and theirs is not None else None
+    return FederatedScore(
+        better.name,
+        (worse.per_client - better.per_client) * sign,
+        {name: (worse.values[name] - better.values[name]) * sign for name in GAP_AGGREGATES if name in better.values},
+        over_clients.errors() if over_clients else {},
+        over_clients=over_clients,
+    )

@@ -95,9 +95,8 @@ class ModelCard:
         parts = [f"---\n{yaml.safe_dump(settings, sort_keys=False)}---", f"# {plain(self.kind)}, trained with fedgen"]
         if self.picture:
             parts.append(f"![samples, not selected]({self.picture})\n\n*Samples, not selected.*")
-        parts.append(
-            "\n".join(["| | |", "|---|---|", *(f"| {plain(n)} | {plain(v)} |" for n, v in self.facts.items())])
-        )
+        rows = (f"| {plain(name)} | {plain(value)} |" for name, value in self.facts.items())
+        parts.append("\n".join(["| | |", "|---|---|", *rows]))
         parts += [self._scores(), self.about]
         parts.append(f"```python\n{self.load}\nimages = model.sample(16)  # float32 [16, C, H, W] in [-1, 1]\n```")
         if self.recipe:

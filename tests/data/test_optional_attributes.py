@@ -3,7 +3,7 @@
 import pytest
 
 from fedgen.callbacks.score_logging import Monitoring
-from fedgen.data.formats.flwr_datasets import DescribedPartitioner
+from fedgen.data.formats.huggingface import DescribedPartitioner
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.embeddings.backbones import ImageProcessor
 from fedgen.evaluation.image_sampling import DescribedSampler

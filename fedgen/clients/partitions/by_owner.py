@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment
 from fedgen.data.examples import Examples
-from fedgen.data.formats.flwr_datasets import FlowerPartitioner, load_partitions, partition_names
+from fedgen.data.formats.huggingface import FlowerPartitioner, load_partitions, partition_names
 from fedgen.data.formats.tables import import_datasets
 from fedgen.extras import need
 from fedgen.seeds import derive, numpy_generator

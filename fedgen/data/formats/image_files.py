@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -103,8 +104,6 @@ def read_image(
     """One image, a file or its content, as uint8 [channels, H, W], its first frame; ValueError if it is damaged."""
     # `upright` turns it as its EXIF tag says, which peers do not (Pillow turns TIFFs in any case). `unread` counts
     # further frames, and learns the range of 16 bits; without it a warning says so.
-    from PIL import ImageOps
-
     known = unread or Unread()
     with _opened(source) as (file, stream):
         _check_scans(file, stream)
@@ -120,8 +119,6 @@ def read_image(
 @contextmanager
 def _opened(source: Path | bytes) -> Iterator[tuple[Any, IO[bytes]]]:
     """An image by Pillow, whose pixels are not read yet, and its stream; ValueError if it is damaged or enormous."""
-    from PIL import Image, UnidentifiedImageError
-
     name = "the image cannot be read" if isinstance(source, bytes) else source
     try:
         with (
@@ -163,8 +160,6 @@ def read_header(path: Path, upright: bool = True, unread: Unread | None = None) 
 
 def fit(image: Any, size: int) -> Any:
     """A Pillow image resized (bicubic, antialiased; the shorter side to `size`) and cut to its centre, size x size."""
-    from PIL import Image, ImageOps
-
     return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
 
 
@@ -201,8 +196,6 @@ def to_tensor(image: Any) -> Tensor:
 
 def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = None) -> Any:
     """Any Pillow image as one of mode L (channels=1) or RGB (3); None keeps grey images grey. See `levels_of`."""
-    from PIL import Image
-
     grey = channels == 1 if channels else _is_deep(image.mode) or image.mode in GREY
     if _is_deep(image.mode):
         pixels = np.array(image)
@@ -249,8 +242,6 @@ def _warn(seen: Unread) -> None:
 
 @cache
 def _formats() -> list[str]:
-    from PIL import Image
-
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.annotations import as_kind, as_kinds, number_classes, numbered
+from fedgen.data.annotations import Owners, as_kind, as_kinds, number_classes, numbered
 from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.regular_files import check_unpacked, most_unpacked, open_regular
@@ -248,7 +248,7 @@ def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor,
     return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), names
 
 
-def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
+def read_owners(table: Table, column: str | None) -> Owners:
     """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one."""
     if column is None:
         return None, ()

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from fedgen.data.annotations import numbered
@@ -111,8 +112,6 @@ class CelebA(DataSet):
 
 def read_face(path: Path, crop: int, size: int, unread: Unread | None = None) -> Tensor:
     """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size]."""
-    from PIL import Image
-
     pixels = read_image(path, channels=3, unread=unread)
     if pixels.shape != (3, HEIGHT, WIDTH):
         found = f"{pixels.shape[2]} x {pixels.shape[1]}"

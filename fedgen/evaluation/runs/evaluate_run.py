@@ -41,12 +41,9 @@ from fedgen.seeds import derive, isolated
 
 @dataclass(frozen=True, eq=False)
 class LocalFineTuning:
-    """A stated local fine-tuning, as a client's turn in a training that begins with the scored model.
+    """Personalisation as FedAvg users know it: each scored client trains the server's model on its own images first."""
 
-    Personalisation as FedAvg users know it: each scored client, whether it took part in the training or not, trains the
-    server's model on its own training images, and what its own model then makes is scored against its own images. All
-    start from the server's tensors, as clients that never took part must, so that the two are compared.
-    """
+    # clients that never took part in the training do so, too, from the same tensors, so that the two are compared
 
     data: FederatedDataModule
     iterations: int

@@ -124,13 +124,9 @@ def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Rank
 
 
 def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArray[np.float64]:
-    """The covariance of the values of checkpoints that were scored against the same clients, [M, M].
-
-    Args:
-        records: of one column; images of different checkpoints count as independent, which is safe where they are not.
-        real: "fixed" for these real images; "sample" for others of the same clients, whose share two checkpoints have
-            in common where it was stored. Where it was not, no part of it counts as common, which is safe.
-    """
+    """The covariance [M, M] of the values of one column, on these real images or on others of the same clients."""
+    # generated images of different checkpoints count as independent, and the share of other real images does where no
+    # influences are stored, both of which is safe
     if real == "fixed":
         return np.diag([record.generated_error**2 for record in records])
     rows = [record.real_influences for record in records if record.real_influences is not None]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from fedgen.data.formats.image_files import Unread, fit, images_below, read_header, read_image, to_tensor
@@ -150,8 +151,6 @@ class ArrayImages:
                 yield images.expand(-1, channels, -1, -1).contiguous()
 
     def _fitted(self, row: np.ndarray, channels: int) -> Tensor:
-        from PIL import Image
-
         image: Any = Image.fromarray(np.ascontiguousarray(row[..., 0] if row.shape[2] == 1 else row))
         image = image.convert("RGB" if channels == 3 else "L")
         return to_tensor(fit(image, self.resize) if self.resize else image)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,8 +70,6 @@ def draw_bands(
     rings: bool = True,
     legend: bool = True,
 ) -> None:
-    import numpy as np
-
     for aggregate, values in curves.items():
         table, colour = np.asarray(values, dtype=float), COLOURS[aggregate]
         mean = table.mean(0)
@@ -103,8 +102,6 @@ def scale_by_size(axes: Any, sizes: Sequence[int]) -> None:
 
 def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: str) -> Any:
     """avg against all: every generator by the logarithm of its size, and the way of their means; gives the points."""
-    import numpy as np
-
     left, right = np.asarray(avg, dtype=float), np.asarray(all, dtype=float)
     colours = np.tile(np.log10(sizes), len(left)).tolist()
     points = draw_aggregates(axes, left.ravel().tolist(), right.ravel().tolist(), score, colours=colours)
@@ -123,7 +120,6 @@ def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: 
 
 def draw_ranks(axes: Any, avg: Curves, all: Curves, sizes: Sequence[int], score: str) -> Any:
     """Each generator's rank by avg (across) and by all (up), 1 being least; gives the points."""
-    import numpy as np
     from scipy.stats import rankdata
 
     left, right = (rankdata(np.asarray(side, dtype=float).ravel()) for side in (avg, all))
