@@ -150,17 +150,9 @@ class FederatedEvaluation(Callback):
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
         self.every_n_rounds, self.at_start, self.grid, self.report = every_n_rounds, at_start, grid, report
-        self.settings: dict[str, Any] = {
-            "embeddings": embeddings,
-            "num_images": num_images,
-            "scores": scores,
-            "weights": weights,
-            "batch_size": batch_size,
-            "seed": seed,
-            "aggregates": aggregates,
-            "presets": presets,
-            "controls": controls,
-        }
+        self.settings: dict[str, Any] = {"embeddings": embeddings, "num_images": num_images, "scores": scores}
+        self.settings |= {"weights": weights, "batch_size": batch_size, "seed": seed, "aggregates": aggregates}
+        self.settings |= {"presets": presets, "controls": controls}
         self.dirpath, self.cache_folder, self.page = dirpath, cache_folder, page
         self.evaluated_round: int | None = None
         self.reports_at_end, self.headline = True, ""

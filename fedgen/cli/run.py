@@ -110,13 +110,6 @@ class CheckpointScoring:
     model: str | None = None
     data: str | None = None
 
-    @property
-    def evaluator_options(self) -> dict[str, Any]:
-        """The options of `Evaluator` that can be told without the run; ValueError if they do not go together."""
-        options = _scores_and_networks(self.embeddings, self.preset, self.scores, self.weights)
-        options |= {"num_images": self.num_images, "device": self.device, "controls": self.controls}
-        return options | {"weights": self.client_weights, "aggregates": names_in(self.aggregates)}
-
 
 def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     """Scores a run's checkpoints again, and prints the tables of the embeddings that were asked for.
@@ -126,7 +119,10 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
-    options, rounds = asked.evaluator_options, rounds_in(asked.rounds)
+    rounds = rounds_in(asked.rounds)
+    options = _scores_and_networks(asked.embeddings, asked.preset, asked.scores, asked.weights)
+    options |= {"num_images": asked.num_images, "device": asked.device, "controls": asked.controls}
+    options |= {"weights": asked.client_weights, "aggregates": names_in(asked.aggregates)}
     require_device(asked.device)
     if asked.matrix and (asked.fine_tune is not None or asked.controls or len(rounds or ()) > 1):
         raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")

@@ -30,13 +30,7 @@ class NoImagesError(ValueError):
 class ImageReader:
     """Images (uint8, or floats in [-1, 1] or `value_range`) or points [N, D] of items, as they are measured."""
 
-    def __init__(
-        self,
-        items: Items,
-        name: str,
-        images_of: ImagesOf = first_images,
-        value_range: tuple[float, float] | None = None,
-    ) -> None:
+    def __init__(self, items: Items, name: str, images_of: ImagesOf, value_range: tuple[float, float] | None) -> None:
         if value_range is not None and not value_range[0] < value_range[1]:
             raise ValueError(f"value_range={value_range}: give the least and the largest value of images, as (0, 1)")
         self.items, self.name, self.images_of = items, name, images_of

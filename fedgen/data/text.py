@@ -1,6 +1,6 @@
 """Text as tokens: the bytes of its UTF-8, cut into windows, with whose text each one is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +30,7 @@ def cut_windows(tokens: Tensor, length: int) -> Tensor:
     return tokens[: count * (length + 1)].view(count, length + 1)
 
 
-def windows_of(
-    texts: Mapping[str, str],
-    length: int,
-    name: str,
-    kinds: Mapping[str, str] | None = None,
-    classes: Iterable[str] = (),
-) -> Examples:
+def windows_of(texts: Mapping[str, str], length: int, name: str, kinds: Mapping[str, str] | None = None) -> Examples:
     """The windows of every owner's text, of the owner's class in `kinds`; ValueError for a text without a window."""
     parts = {owner: cut_windows(encode(text), length) for owner, text in texts.items()}
     for owner, part in parts.items():
@@ -46,7 +40,8 @@ def windows_of(
                 f" length={length} takes {length + 1}; use shorter windows, or leave it out"
             )
     sizes = torch.tensor([len(part) for part in parts.values()])
-    order = tuple(classes)
+    present = {kinds[owner] for owner in texts} if kinds else set()
+    order = tuple(kind for kind in dict.fromkeys((kinds or {}).values()) if kind in present)
     places = torch.tensor([order.index(kinds[owner]) if kinds else 0 for owner in parts])
     owners = torch.arange(len(parts)).repeat_interleave(sizes)
     return Examples(torch.cat(list(parts.values())), places[owners], name, order, owners, tuple(parts))

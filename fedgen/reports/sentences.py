@@ -16,6 +16,7 @@ from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
 from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, load_influences, read_records
 from fedgen.evaluation.runs.selection import (
+    ByColumn,
     Comparison,
     aggregates_compared,
     best_records,
@@ -89,7 +90,7 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     return [*lines, *_unseen(models, chosen.round)]
 
 
-def _trained(columns: Mapping[str, list[ScoreRecord]]) -> dict[str, list[ScoreRecord]]:
+def _trained(columns: ByColumn) -> ByColumn:
     """The records of models that were trained, by column; only columns that have some."""
     trained = ((name, [r for r in group if r.round is not None and r.round >= 0]) for name, group in columns.items())
     return {name: group for name, group in trained if group}
@@ -119,11 +120,7 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
 
 
 def _of_score(
-    columns: Mapping[str, list[ScoreRecord]],
-    best: Bests,
-    floors: Bests,
-    comparison: Comparison,
-    folder: Path | None = None,
+    columns: ByColumn, best: Bests, floors: Bests, comparison: Comparison, folder: Path | None = None
 ) -> list[str]:
     """Say which checkpoint each aggregate prefers; with a run's folder also what is inverted, among which the best is,
     and how far from the floor."""
@@ -194,7 +191,7 @@ def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) ->
     ]
 
 
-def _by_held_out(columns: Mapping[str, list[ScoreRecord]], best: Bests, chosen: ScoreRecord) -> list[str]:
+def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[str]:
     """Say which checkpoint is the best by held-out images, where that is not the chosen one."""
     lines = []
     for name, one in best.items():
@@ -265,7 +262,7 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     return lines
 
 
-def _controls(columns: Mapping[str, list[ScoreRecord]], split: str, folder: Path) -> list[str]:
+def _controls(columns: ByColumn, split: str, folder: Path) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
     base = folder.name.removesuffix(mine)
@@ -285,11 +282,7 @@ def _controls(columns: Mapping[str, list[ScoreRecord]], split: str, folder: Path
 
 
 def next_steps(
-    records: Sequence[ScoreRecord],
-    run: str | Path,
-    has_recipe: bool = True,
-    ended: bool = True,
-    recipe: str | None = None,
+    records: Sequence[ScoreRecord], run: str | Path, has_recipe: bool = True, ended: bool = True, recipe: str = ""
 ) -> dict[str, str]:
     """Commands that go on from a run, with what they do: the ranking, more rounds, a second embedding, controls."""
     columns, folder = _trained(by_column(records)), shlex.quote(str(run))
@@ -315,9 +308,9 @@ def next_steps(
     return steps | _missing_controls(Path(run), recipe)
 
 
-def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
+def _missing_controls(folder: Path, recipe: str) -> dict[str, str]:
     """The controls that were not trained beside a run that is none itself."""
-    if recipe is None or folder.name.endswith((LOCAL_ONLY, CENTRALISED)):
+    if not recipe or folder.name.endswith((LOCAL_ONLY, CENTRALISED)):
         return {}
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
     missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
@@ -325,11 +318,7 @@ def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
 
 
 def closing_lines(
-    folder: Path,
-    records: Sequence[ScoreRecord],
-    pictures: Sequence[Path] = (),
-    recipe: str | None = None,
-    width: int = 160,
+    folder: Path, records: Sequence[ScoreRecord], pictures: Sequence[Path] = (), recipe: str = "", width: int = 160
 ) -> list[str]:
     """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each."""
     room, models = width - len(INDENT), any(record.is_model for record in records)
@@ -363,7 +352,7 @@ def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     return found + [f"{path}  # logged values" for path in tables[-1:]]
 
 
-def report_run(folder: str | Path, console: Console | None = None, recipe: str | None = None) -> None:
+def report_run(folder: str | Path, console: Console | None = None, recipe: str = "") -> None:
     """Prints a run's tables, draws its curves, `curves.png`, into its folder, and says in words what came of it.
 
     Args:

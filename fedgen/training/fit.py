@@ -160,11 +160,11 @@ class FedgenCLI(LightningCLI):
         self.ckpt_path = config.ckpt_path
 
     @property
-    def asked_recipe(self) -> str | None:
+    def asked_recipe(self) -> str:
         """The recipe by which `fedgen fit` trains this again: name or path, or the run's own where options differ."""
         paths = [str(path) for path in self.config.get("config") or []]
         if not paths:
-            return None
+            return ""
         options = {word.partition("=")[0].lstrip("-") for word in self.given if word.startswith("-")}
         if options - _NOT_RECIPE - {"c"}:
             return str(Path(self.config.trainer.default_root_dir) / RECIPE)

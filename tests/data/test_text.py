@@ -20,12 +20,12 @@ def test_windows_do_not_overlap_and_the_rest_is_dropped():
 
 
 def test_every_window_has_its_owner_and_class():
-    found = windows_of(
-        {"ann": "abcdef", "bob": "xyz"}, 2, "notes/train", {"ann": "long", "bob": "short"}, ("short", "long")
-    )
+    kinds = {"zoe": "none", "bob": "short", "ann": "long"}
+    found = windows_of({"ann": "abcdef", "bob": "xyz"}, 2, "notes/train", kinds)
     assert [decode(window) for window in found.inputs] == ["abc", "def", "xyz"]
     assert found.owners.tolist() == [0, 0, 1]
     assert found.owner_names == ("ann", "bob")
+    assert found.classes == ("short", "long")
     assert [found.classes[label] for label in found.labels] == ["long", "long", "short"]
     assert found.kind == "texts"
     assert not found.is_images

@@ -37,17 +37,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
 
 
 class ImageTable(FittedImages):
-    def __init__(
-        self,
-        name: str,
-        image_column: str | None,
-        label_column: str | None,
-        size: int | None,
-        channels: int,
-        in_memory: bool,
-    ) -> None:
-        super().__init__(name, size, channels, in_memory)
-        self.image_column, self.label_column = image_column, label_column
+    image_column: str | None
+    label_column: str | None
 
     def load_table(
         self, table: Table, train: Table, split: Split, owners: Owners, folder: Path | None = None
@@ -108,7 +99,8 @@ class HuggingFace(ImageTable):
     ) -> None:
         self.path = Path(path)
         name = name or self.path.absolute().name.removesuffix(".parquet")
-        super().__init__(name, image_column, label_column, size, channels, in_memory)
+        super().__init__(name, size, channels, in_memory)
+        self.image_column, self.label_column = image_column, label_column
         self.hub = str(path) if HUB_NAME.fullmatch(str(path)) else None
         self.config, self.revision, self.owner_column = config, revision, owner_column
         self.sources = {"train": train_split} | ({"test": test_split} if test_split else {})
@@ -275,7 +267,8 @@ class FlowerDataset(ImageTable):
             raise ValueError(
                 f"partitioners of the splits {list(partitioners)}: give one as 'train', and perhaps one as 'test'"
             )
-        super().__init__(name, image_column, label_column, size, channels, in_memory)
+        super().__init__(name, size, channels, in_memory)
+        self.image_column, self.label_column = image_column, label_column
         self.partitioners = dict(partitioners)
         self.splits = tuple(partitioners)
 

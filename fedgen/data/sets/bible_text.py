@@ -62,9 +62,7 @@ class BibleKJV(DataSet):
 
     def read(self, split: Split) -> Examples:
         """The windows of all books; ValueError if one is shorter than a window."""
-        books = read_books(self.path)
-        sections = [section for section in SECTIONS if section in {SECTION_OF[book] for book in books}]
-        return windows_of(books, self.length, f"{self.name}/{split}", SECTION_OF, sections)
+        return windows_of(read_books(self.path), self.length, f"{self.name}/{split}", SECTION_OF)
 
 
 def read_books(path: Path) -> dict[str, str]:

@@ -24,18 +24,8 @@ COLOUR: Mapping[str, str] = {
     "rocket": "rocket.jpg",
     "tissue": "ihc.png",
 }
-GREY: Mapping[str, str] = {
-    "brick": "brick.png",
-    "camera": "camera.png",
-    "cell": "cell.png",
-    "clock": "clock_motion.png",
-    "coins": "coins.png",
-    "grass": "grass.png",
-    "gravel": "gravel.png",
-    "moon": "moon.png",
-    "page": "page.png",
-    "text": "text.png",
-}
+_IN_GREY = ("brick", "camera", "cell", "clock", "coins", "grass", "gravel", "moon", "page", "text")
+GREY: Mapping[str, str] = {name: f"{name}.png" for name in _IN_GREY} | {"clock": "clock_motion.png"}
 TEST_EVERY = 5  # tiles, one of which is the test split's
 
 

@@ -314,11 +314,7 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
 
 
 def audit_run(
-    run: RunLike,
-    module: LightningModule,
-    data: FederatedDataModule,
-    rounds: Sequence[int] | None = None,
-    **options: Any,
+    run: RunLike, module: LightningModule, data: FederatedDataModule, rounds: Sequence[int] | None = None, **asked: Any
 ) -> list[MembershipAudit]:
     """Attacks a run's checkpoints, writes what was found into its folder (`membership.json`) and returns it.
 
@@ -329,7 +325,7 @@ def audit_run(
         module: a model of the run's kind; it is left with the last checkpoint's weights.
         data: the run's clients.
         rounds: which checkpoints; the last one by default.
-        options: as for `membership_inference`.
+        asked: as for `membership_inference`.
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
@@ -339,7 +335,7 @@ def audit_run(
     audits = []
     for round, path in found.items():
         personal = personal_tensors(module, load_weights(module, path)) or None
-        audit = membership_inference(module, data, personal=personal, **options)
+        audit = membership_inference(module, data, personal=personal, **asked)
         audits.append(replace(audit, round=round, checkpoint=path.name))
     write_json(run.folder / MEMBERSHIP, {"version": 1, "audits": [audit.to_json() for audit in audits]})
     return audits

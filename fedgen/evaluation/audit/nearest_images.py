@@ -127,20 +127,16 @@ def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | 
 
 
 def draw_nearest(
-    run: RunLike,
-    module: LightningModule,
-    data: FederatedDataModule,
-    rounds: Sequence[int] | None = None,
-    **options: Any,
+    run: RunLike, module: LightningModule, data: FederatedDataModule, rounds: Sequence[int] | None = None, **asked: Any
 ) -> NearestImages:
     """Finds the generated images that are nearest to training images, and draws them beside these into the run's folder
     (`nearest.png`).
 
-    Arguments as for `audit_run`, but of the last of `rounds` alone; options as for `nearest_images`.
+    Arguments as for `audit_run`, but of the last of `rounds` alone; `asked` as for `nearest_images`.
     """
     run = run if isinstance(run, Run) else Run(run)
     path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
     personal = personal_tensors(module, load_weights(module, path)) or None
-    found = nearest_images(module, data, personal=personal, **options)
+    found = nearest_images(module, data, personal=personal, **asked)
     save_png(run.folder / NEAREST, found.picture())
     return found

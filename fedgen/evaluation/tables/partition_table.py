@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.clients import Client, FederatedDataModule
+from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
 from fedgen.clients.partitions import SavedPartition, load_partition
 from fedgen.evaluation.tables.table import new_table
@@ -45,6 +45,9 @@ class PartitionSummary:
         clients, examples, shared = data.everyone, data.examples, sum(map(len, data.dealt))
         present = examples.labels.unique()
         train, held_out = [len(client.train) for client in clients], [len(client.held_out) for client in clients]
+        parts = [client.everything for client in clients]
+        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor(list(map(len, parts))))
+        labels = clients[0].data.labels[torch.cat(parts)]
         if isinstance(data.partition, SavedPartition):
             partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
         else:
@@ -62,7 +65,7 @@ class PartitionSummary:
             train=train,
             held_out=held_out,
             classes=tuple(examples.classes[label] for label in present) if examples.classes else (),
-            labels=count_labels(clients)[:, present],
+            labels=label_table(labels, owners, max(1, len(examples.classes)))[:, present],
         )
 
     @property
@@ -92,13 +95,6 @@ class PartitionSummary:
             "summary": {name: dict(zip(("min", "median", "max"), span)) for name, span in self.spans.items()},
             "clients": [dict(zip(keys, values)) for values in zip(*parts)],
         }
-
-
-def count_labels(clients: Sequence[Client]) -> Tensor:
-    """Each client's examples of each label, int64 [K, L]; one column for data without labels."""
-    parts, data = [client.everything for client in clients], clients[0].data
-    owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
-    return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))
 
 
 def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:

@@ -108,14 +108,7 @@ def row_label(record: ScoreRecord) -> str:
 def score_tables(
     records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None, width: int = 80
 ) -> list[Table]:
-    """The scores of `score_table`, as many in each table as a terminal can show with their errors.
-
-    Args:
-        records: a run's.
-        split: the run's first by default.
-        embedding: the run's first by default.
-        width: of the terminal, in characters.
-    """
+    """The scores of `score_table`, as many in each table as fit with their errors into a width; arguments as there."""
     split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
     labels = [row_label(record) for record in own if record.is_fine_tuned]

@@ -39,12 +39,7 @@ def draw_aggregates(
 
 
 def draw_gap(
-    axes: Any,
-    x: Sequence[float],
-    gaps: Sequence[float],
-    score: str,
-    xlabel: str,
-    controls: Sequence[Sequence[float]] = (),
+    axes: Any, x: Sequence[float], gaps: Sequence[float], score: str, xlabel: str, controls: Curves = ()
 ) -> None:
     """avg - all of each generator: flat for a score that cannot rank in two ways; IID controls in green."""
     for number, control in enumerate(controls):
