@@ -354,7 +354,14 @@ def evaluate(arguments: Sequence[str]) -> int:
     """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
     if is_stored(arguments):
         return evaluate_stored(arguments)
-    parser = _parser_of_runs()
+    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
+    parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
+    parser.add_argument(
+        "embeddings",
+        nargs="?",
+        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
+        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
+    )
     if not arguments:
         parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
         parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
@@ -445,7 +452,7 @@ def audit(arguments: Sequence[str]) -> int:
     return run_function(audit_models, arguments, "fedgen audit")
 
 
-def _report_parser() -> PlainCommandParser:
+def report(arguments: Sequence[str]) -> int:
     parser = PlainCommandParser(prog="fedgen report", description=REPORT)
     parser.add_argument(
         "runs",
@@ -467,11 +474,7 @@ def _report_parser() -> PlainCommandParser:
         help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
     )
     parser.add_argument("--column", metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default")
-    return parser
-
-
-def report(arguments: Sequence[str]) -> int:
-    settings = _report_parser().parse_args(list(arguments))
+    settings = parser.parse_args(list(arguments))
     from fedgen.reports.page import write_report
 
     if settings.over_time is not None:

@@ -36,14 +36,6 @@ def is_stored(arguments: Sequence[str]) -> bool:
 
 def build_parser() -> ArgumentParser:
     parser = CommandParser(prog="fedgen evaluate", description=DESCRIPTION)
-    _add_sets(parser)
-    _add_embedding(parser)
-    _add_reading(parser)
-    _add_output(parser)
-    return parser
-
-
-def _add_sets(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--generated", required=True, metavar="PATH", help="the generated set")
     add("--clients", nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
@@ -78,10 +70,6 @@ def _add_sets(parser: ArgumentParser) -> None:
         type=PositiveInt | None,
         help=f"with --reference: images of each of torch-fidelity's 100 subsets ({SUBSET_SIZE} by default)",
     )
-
-
-def _add_embedding(parser: ArgumentParser) -> None:
-    add = parser.add_argument
     add(
         "--embedding",
         metavar="NAME",
@@ -98,10 +86,6 @@ def _add_embedding(parser: ArgumentParser) -> None:
     )
     add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
     add("--cache", metavar="DIR", help="keeps features of images, found by the files' bytes")
-
-
-def _add_reading(parser: ArgumentParser) -> None:
-    add = parser.add_argument
     add(
         "--resize",
         type=PositiveInt | None,
@@ -111,10 +95,6 @@ def _add_reading(parser: ArgumentParser) -> None:
     )
     add("--recursive", action="store_true", help="images in subfolders count, too (under clean-fid always)")
     add("--skip_unreadable", action="store_true", help="leave out files that cannot be read, and record which")
-
-
-def _add_output(parser: ArgumentParser) -> None:
-    add = parser.add_argument
     add(
         "--output",
         metavar="PATH",
@@ -125,6 +105,7 @@ def _add_output(parser: ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
     add("--save_statistics", metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
     add("--save_features", metavar="DIR", help="features of every set of images")
+    return parser
 
 
 def evaluate_stored(arguments: Sequence[str]) -> int:

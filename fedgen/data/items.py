@@ -211,7 +211,9 @@ class Items:
         if not self.num_workers:
             return _Later(partial(self.read_aside, task))
         if self._pool is None:
-            self._pool = self._start_workers()
+            context = torch.multiprocessing.get_context()
+            self._pool = ProcessPoolExecutor(self.num_workers, context, _begin_worker, (self,))
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         return self._pool.submit(_read_in_worker, task)
 
     def stream(self, tasks: Iterable[ReadTask]) -> Iterator[Any]:
@@ -231,12 +233,6 @@ class Items:
         """The batch of a task, read here; the global generators are as they were."""
         with isolated(devices=False):
             return self.read(task)
-
-    def _start_workers(self) -> ProcessPoolExecutor:
-        context = torch.multiprocessing.get_context()
-        pool = ProcessPoolExecutor(self.num_workers, context, _begin_worker, (self,))
-        weakref.finalize(self, pool.shutdown, wait=False, cancel_futures=True)
-        return pool
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}  # processes are nobody else's

@@ -6,7 +6,7 @@ tuple as a key overflows the C stack) and sizes its memo as told. This one is an
 reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD reaches only objects made for
 it. Time and memory are of the order of the stream's length, whatever the stream says.
 
-Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.formats.pickled_batches`) and
+Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.sets.pickled_images`) and
 of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it stand the names that NumPy's numbers are
 pickled with, which the latter two share.
 """

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from fedgen.data.formats.pickled_batches import PickledBatch
+from fedgen.data.sets.pickled_images import PickledBatch
 
 
 def batch(tmp_path, contents):

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from fedgen.data.formats.pickled_batches import read_pickle
+from fedgen.data.sets.pickled_images import read_pickle
 
 
 def load(tmp_path, content):

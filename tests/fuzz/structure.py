@@ -26,7 +26,7 @@ from torch import nn
 
 from fedgen.clients.partitions import IID, load_partition, save_partition
 from fedgen.data import Examples
-from fedgen.data.formats.pickled_batches import read_pickle
+from fedgen.data.sets.pickled_images import read_pickle
 from fedgen.evaluation import append_records, read_records
 from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
 from fedgen.flower.client.pins import PINNED, SUMMED, hold_to_clients

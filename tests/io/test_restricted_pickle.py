@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from fedgen.data.formats.pickled_batches import read_pickle
+from fedgen.data.sets.pickled_images import read_pickle
 from fedgen.io.restricted_pickle import (
     BINARY_OPCODES,
     DATA_OPCODES,

@@ -130,9 +130,9 @@ def _draw(axes: Any, matrix: "ClientMatrix") -> None:
     for names, place in ((matrix.clients, axes.set_xticks), (matrix.models, axes.set_yticks)):
         turned = place == axes.set_xticks and sum(map(len, names)) > NAMED
         shown = names if len(names) <= NAMED else ()
-        place(range(len(shown)), shown, fontsize=8, rotation=90 if turned else 0, parse_math=False)
+        place(range(len(shown)), shown, fontsize=8, rotation=90 if turned else 0)
     axes.set(xlabel="images of", ylabel="own model of")
-    axes.set_title(f"{matrix.reference}\nembedding: {matrix.embedding}", fontsize=9, parse_math=False)
+    axes.set_title(f"{matrix.reference}\nembedding: {matrix.embedding}", fontsize=9)
     direction = "higher is better" if matrix.higher_is_better else "lower is better"
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, label=f"{title_of(matrix.score)} ({direction})")
 

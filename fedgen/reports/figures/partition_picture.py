@@ -58,13 +58,9 @@ def draw_partition(
     for axes, measure in zip(below.subplots(1, len(measures), squeeze=False)[0], measures):
         _draw_measure(axes, measure, seed)
     _draw_examples(halves[1].subplots(), clients, seed)
-    rule = summary.partition["class"]
-    figure.suptitle(
-        f"{summary.source} dealt to {len(summary.names):,} clients by {rule}, seed {summary.seed}; measured in"
-        f" {found.embedding} on {sum(found.counts):,} {summary.kind}",
-        fontsize=11,
-        parse_math=False,
-    )
+    dealt = f"{summary.source} dealt to {len(summary.names):,} clients by {summary.partition['class']}"
+    measured = f"measured in {found.embedding} on {sum(found.counts):,} {summary.kind}"
+    figure.suptitle(f"{dealt}, seed {summary.seed}; {measured}", fontsize=11)
     return save_picture(figure, path, dpi=110)
 
 
@@ -99,7 +95,7 @@ def _draw_labels(axes: Any, summary: PartitionSummary) -> None:
     image = axes.imshow(shares[order].numpy(), aspect="auto", cmap="Blues", vmin=0, vmax=dark, interpolation="nearest")
     if len(names) <= NAMED:
         turned = max(map(len, names)) * len(names) > 60
-        axes.set_xticks(range(len(names)), names, fontsize=8, rotation=90 if turned else 0, parse_math=False)
+        axes.set_xticks(range(len(names)), names, fontsize=8, rotation=90 if turned else 0)
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="label", ylabel="client" if len(order) <= NAMED else "clients, by their most frequent label")
     axes.set_title("labels: share of a client's", fontsize=10)
