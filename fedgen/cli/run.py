@@ -443,8 +443,7 @@ def audit_models(
         console.print(membership_table(one))
     console.print(f"written: {run / MEMBERSHIP}", soft_wrap=True)
     if nearest:
-        features = None if cache is None else FeatureCache(cache)
-        draw_nearest(run, module, clients, chosen, cache=features, **shared)
+        draw_nearest(run, module, clients, chosen, cache=FeatureCache(cache) if cache else None, **shared)
         console.print(f"written: {run / NEAREST}", soft_wrap=True)
 
 

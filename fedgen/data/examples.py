@@ -19,8 +19,7 @@ KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 
 def kind_of(inputs: Any) -> str:
     """Return the kind of inputs, a tensor or `LazyInputs`: "images", "points" or "texts"; "items" for none of these."""
-    has_type = isinstance(inputs, Tensor) or inputs.has_images
-    return KINDS.get(inputs.dtype, "items") if has_type else "items"
+    return KINDS.get(inputs.dtype, "items") if isinstance(inputs, Tensor) or inputs.has_images else "items"
 
 
 @dataclass(frozen=True, eq=False)

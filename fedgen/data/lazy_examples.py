@@ -277,5 +277,4 @@ def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:
     """Inputs cut into so many each: a tensor, or a view of data on disk, of which nothing is read."""
     if isinstance(inputs, Tensor):
         return inputs.split(list(counts))
-    ends = [*accumulate(counts, initial=0)]
-    return [inputs.view(slice(start, end)) for start, end in pairwise(ends)]
+    return [inputs.view(slice(start, end)) for start, end in pairwise(accumulate(counts, initial=0))]

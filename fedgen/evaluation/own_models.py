@@ -103,8 +103,7 @@ class SingleClients:
 class OwnModels:
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
-        taking_part = set(evaluator.trained or ())
-        self._splits = [split for split in evaluator.splits if taking_part & set(split.client_names)]
+        self._splits = [one for one in evaluator.splits if set(evaluator.trained or ()) & set(one.client_names)]
         self._scored = {name for split in self._splits for name in split.client_names}
         self._singles: dict[tuple[str, ...], SingleClients] = {}
 

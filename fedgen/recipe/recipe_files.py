@@ -79,8 +79,7 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
 
 def given_recipes(arguments: Sequence[str]) -> list[str]:
     """The recipes' files among the arguments that `with_recipe` gives; not a recipe's text in a file's place."""
-    pairs = zip(arguments, [*arguments[1:], ""])
-    named = [value for option, value in pairs if option in OPTIONS]
+    named = [value for option, value in zip(arguments, [*arguments[1:], ""]) if option in OPTIONS]
     named += [one.partition("=")[2] for one in arguments if one.startswith("--config=")]
     return [text for text in named if "\n" not in text and not text.lstrip().startswith("{")]
 

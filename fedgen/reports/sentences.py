@@ -110,8 +110,7 @@ def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
 
 def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
     """Whether two values of one column differ by more than 1.96 combined standard errors of the generated images."""
-    error = math.hypot(first.generated_error, second.generated_error)
-    return abs(first.badness - second.badness) > Z * error
+    return abs(first.badness - second.badness) > Z * math.hypot(first.generated_error, second.generated_error)
 
 
 def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:

@@ -107,5 +107,4 @@ def _to_arrays(own: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"x lies in {levels.min()} to {levels.max()}, not in 0 to 1")
     if count and (labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < len(CLASSES)):
         raise ValueError(f"y must be integers from 0 to {len(CLASSES) - 1}")
-    pixels = np.rint(levels * 255).astype(np.uint8).reshape(count, 1, 28, 28)
-    return pixels, labels.astype(np.int64)
+    return np.rint(levels * 255).astype(np.uint8).reshape(count, 1, 28, 28), labels.astype(np.int64)

@@ -74,8 +74,7 @@ class MedMNIST(DataSet):
         if not name.isidentifier():
             raise ValueError(f"name={name!r}: give a set of MedMNIST by its file's name, such as 'pathmnist'")
         self.flag, self.root, self.size, self.pad_to = name.lower(), Path(root), size, pad_to
-        parts = [self.flag, *([str(size)] if size != 28 else []), *([str(pad_to)] if pad_to else [])]
-        self.name = "-".join(parts)
+        self.name = self.flag + (f"-{size}" if size != 28 else "") + (f"-{pad_to}" if pad_to else "")
 
     def read(self, split: Split) -> Examples:
         """The images of a split."""

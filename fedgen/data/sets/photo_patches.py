@@ -70,10 +70,8 @@ class PhotoPatches(DataSet):
         one.
         """
         parts = [self._patches(photo, split) for photo in self.photos]
-        counts = torch.tensor([len(part) for part in parts])
-        owners = torch.arange(len(parts)).repeat_interleave(counts)
-        inputs = torch.cat(parts)
-        return Examples(inputs, torch.zeros_like(owners), f"{self.name}/{split}", (), owners, self.photos)
+        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
+        return Examples(torch.cat(parts), torch.zeros_like(owners), f"{self.name}/{split}", (), owners, self.photos)
 
     def _patches(self, photo: str, split: Split) -> Tensor:
         image = read_image(find_photo(photo), self.channels)

@@ -134,8 +134,7 @@ class StoredEvaluation:
 
     def counts(self) -> list[float | None]:
         """Number of images of the generated set, then of each client; None where unknown. Embeds if need be."""
-        values = self.values()
-        return [len(v) if isinstance(v, Tensor) else stored.count for v, stored in zip(values, self.sets)]
+        return [len(v) if isinstance(v, Tensor) else one.count for v, one in zip(self.values(), self.sets)]
 
     def values(self) -> list[Tensor | Gaussian]:
         """Features [n, D], or the summary, of the generated set, then of each client; embedded once.
@@ -218,8 +217,7 @@ class StoredEvaluation:
         if counts[0] is not None:
             check_count(self.choices, counts[0], str(self.sets[0].path))
         known = [2.0 if count is None else count for count in counts[1:]]  # of statistics, where fid is the only score
-        paths = [str(stored.path) for stored in self.sets[1:]]
-        check_clients_of(self.choices, known, paths, self.options.weights)
+        check_clients_of(self.choices, known, [str(stored.path) for stored in self.sets[1:]], self.options.weights)
 
     def _check_counts(self) -> None:
         unknown = [stored for stored in self.sets[1:] if stored.count is None]

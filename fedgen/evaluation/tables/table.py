@@ -202,8 +202,7 @@ def say_pairs(comparison: Comparison) -> str:
     start = f"{comparison.first_column} and {comparison.second_column} order"
     if not comparison.pairs:
         return f"{start} all {total:,} pairs of checkpoints alike"
-    count = f"{len(comparison.pairs):,} of {total:,} pairs of checkpoints"
-    return f"{start} {count} differently, {clear:,} for sure"
+    return f"{start} {len(comparison.pairs):,} of {total:,} pairs of checkpoints differently, {clear:,} for sure"
 
 
 def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> Table:

@@ -59,8 +59,7 @@ def save_picture(figure: Any, path: str | Path, dpi: int = 130) -> Path:
 
 def drawable(name: str, most: int) -> str:
     """A name, cut at its beginning; a byte that is no text cannot be drawn."""
-    short = name if len(name) <= most else f"...{name[3 - most :]}"
-    return short.encode(errors="replace").decode()
+    return (name if len(name) <= most else f"...{name[3 - most :]}").encode(errors="replace").decode()
 
 
 def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
