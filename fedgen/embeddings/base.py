@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedgen.images import quantise
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
+from fedgen.texts import are_texts, to_texts
 
 ANTIALIASED = ("bilinear", "bicubic")
 InputRange = Literal["signed", "unit", "levels", "uint8"]
@@ -48,11 +49,16 @@ class Embedding(nn.Module, ABC):
         tensor([[0., 1.]])
     """
 
+    kind = "images"
+    """The samples that it takes: "images", "points", or "texts"."""
+
     exchanged = False
     """FedAvg neither copies nor averages embeddings."""
 
-    takes_points = False
-    """True where the input is points [N, D] that are never quantised."""
+    @property
+    def takes_points(self) -> bool:
+        """Whether the input is points [N, D] that are never quantised."""
+        return self.kind == "points"
 
     takes_texts = False
     """Whether `text_features` gives features of texts."""
@@ -186,6 +192,41 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
+class TextEmbedding(Embedding):
+    """Features [N, dim] of texts, which come as strings, or as the rows of bytes that `fedgen.texts` makes of them.
+
+    Subclasses give `features` of a list of strings, and `usable` where not every text has features.
+    """
+
+    kind = "texts"
+
+    @abstractmethod
+    def features(self, texts: Any) -> Tensor:
+        """Features [N, dim] of strings."""
+
+    def usable(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each text has features; what has none is counted and left out."""
+        return [True] * len(texts)
+
+    def forward(self, texts: Tensor | Sequence[str]) -> Tensor:
+        """Features [N, dim], float32, of strings, or of rows of bytes uint8 [N, L]."""
+        if isinstance(texts, Tensor):
+            self.check(tuple(texts.shape))
+            if not are_texts(texts):
+                raise ValueError(f"embedding {self.name} takes texts, got {texts.dtype} {list(texts.shape)}")
+            texts = to_texts(texts)
+        with torch.autocast(self.device.type, enabled=False):
+            return self.checked(self.features(texts), len(texts))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError for a shape that is not [N, L]."""
+        if len(shape) != 2:
+            raise ValueError(
+                f"embedding {self.name} takes texts, got shape {list(shape)}; for images choose another embedding, such"
+                " as efficientnet-lite0"
+            )
+
+
 class ModuleEmbedding(Embedding):
     """Features of a module that maps an image batch to a tensor [N, ...], flattened to [N, dim].
 
@@ -270,7 +311,7 @@ class Identity(Embedding):
     For toys such as Gaussian mixtures, whose points have no grey levels, and for features that were computed before.
     """
 
-    takes_points = True
+    kind = "points"
 
     def __init__(self) -> None:
         super().__init__("identity", dim=None)

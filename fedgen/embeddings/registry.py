@@ -13,6 +13,7 @@ from fedgen import seeds
 from fedgen.class_paths import gives, import_by_path, is_class_path
 from fedgen.embeddings.backbones import load_timm, load_transformers
 from fedgen.embeddings.base import Embedding, Identity, ModuleEmbedding, Pixels
+from fedgen.embeddings.chemnet import ChemNet
 from fedgen.embeddings.classifiers import MNISTClassifier
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import load_clip, load_dinov2, load_inception, load_vgg16
@@ -31,6 +32,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identi
 
 WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
     "efficientnet-lite0": EfficientNetLite0,
+    "chemnet": ChemNet,
     MNIST_CLASSIFIER: MNISTClassifier,
     INCEPTION: load_inception,
     "vgg16": load_vgg16,
