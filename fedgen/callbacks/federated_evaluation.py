@@ -98,7 +98,7 @@ class FederatedEvaluation(Callback):
         batch_size: images embedded at once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
         aggregates: beside avg, all and worst, e.g. ("power-2", "pct95"); as for `evaluation.Evaluator`.
-        presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", or {"name": ...,
+        presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", "fcd", or {"name": ...,
             "weights": a local file}.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place; see `evaluation.three_way`.

@@ -39,7 +39,7 @@ examples:
 both:
   --scores NAMES           fid,kid (the default), precision, recall, ...
   --preset NAME            a score with its own embedding: fid, kid, fd-dinov2,
-                           cmmd, is; with --reference torch-fidelity, clean-fid
+                           cmmd, is, fcd; with --reference torch-fidelity, clean-fid
   --weights FILE           a local file of the embedding's weights
   --cache DIR              keeps features; --device NAME, e.g. cuda
 
@@ -71,7 +71,7 @@ class CheckpointScoring:
         embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
         scores: names with commas between (fid,kid by default), or with options as '[fid, {name: precision, k: 3}]'; an
             unknown name, such as '?', is answered with all that there are.
-        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
+        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd, is or fcd; several with commas between.
         aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
         client_weights: of clients in avg and all: by their number of images, or equal.
         num_images: generated images a split.

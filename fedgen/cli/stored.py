@@ -62,8 +62,8 @@ def build_parser() -> ArgumentParser:
     add(
         "--preset",
         choices=[*NAMES, *get_args(Peer)],
-        help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is), in place of --embedding"
-        " and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
+        help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is, fcd), in place of"
+        " --embedding and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
     )
     add(
         "--kid_subset_size",
@@ -283,7 +283,7 @@ def _report(evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]", co
         for table in client_tables(evaluation, records, console.width):
             console.print(table)
     if evaluation.skipped:
-        console.print("unreadable files left out:", soft_wrap=True)
+        console.print("left out:", soft_wrap=True)
         for reason in evaluation.skipped[:LISTED]:
             console.print(f"  {reason}", soft_wrap=True)
         if len(evaluation.skipped) > LISTED:

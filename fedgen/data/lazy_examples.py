@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgen.data.examples import Examples
 from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
+from fedgen.data.text import widened
 from fedgen.images import channels_first, to_uint8
 from fedgen.io.hashing import hash_chunks
 from fedgen.seeds import derive, item_seed
@@ -254,7 +255,9 @@ def measured_task(positions: Sequence[int]) -> ReadTask:
 def join_inputs(parts: Sequence[Any]) -> Any:
     """Inputs one after the other: tensors, or views of data on disk, of which nothing is read if all are alike."""
     if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(list(parts))
+        texts = all(part.dtype == torch.int64 and part.ndim == 2 for part in parts)
+        width = max((part.shape[1] for part in parts), default=0) if texts else 0  # one client's texts may be longer
+        return torch.cat([widened(part, width) for part in parts] if texts else list(parts))
     lazy = [part for part in parts if isinstance(part, LazyInputs)]
     readers = list({id(part.reader): part.reader for part in lazy}.values())
     if len(lazy) < len(parts) or len({(reader.images_of, reader.value_range) for reader in readers}) > 1:

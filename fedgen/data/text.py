@@ -1,6 +1,6 @@
 """Text as tokens: the bytes of its UTF-8, cut into windows, with whose text each one is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,39 @@ def encode(text: str) -> Tensor:
 def decode(tokens: Tensor) -> str:
     """The text of tokens int64 [T] in 0 .. 255; bytes that are no UTF-8 become the replacement character."""
     return bytes(tokens.tolist()).decode(errors="replace")
+
+
+def encode_all(texts: Sequence[str]) -> Tensor:
+    """The tokens int64 [N, T] of several texts, T those of the longest; shorter ones end in zeros.
+
+    Raises:
+        TypeError: for what is not a string.
+
+    Examples:
+        >>> from fedgen.data.text import decode_all, encode_all
+        >>> rows = encode_all(["CCO", "c1ccccc1"])
+        >>> rows.shape, decode_all(rows)
+        (torch.Size([2, 8]), ['CCO', 'c1ccccc1'])
+    """
+    wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise TypeError(f"text {wrong} is a {type(texts[wrong]).__name__}; texts are strings")
+    data = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+    rows = np.zeros((len(data), max(map(len, data), default=0) or 1), dtype=np.int64)
+    for row, text in zip(rows, data):
+        row[: len(text)] = text
+    return torch.from_numpy(rows)
+
+
+def decode_all(rows: Tensor) -> list[str]:
+    """The texts of tokens int64 [N, T]: what is before the zeros at the end of each row."""
+    data = rows.cpu().numpy().astype(np.uint8)
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in data]
+
+
+def widened(rows: Tensor, width: int) -> Tensor:
+    """Tokens [N, T] with zeros at the end of each row, so that T is at least a width."""
+    return rows if rows.shape[1] >= width else torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
 
 
 def cut_windows(tokens: Tensor, length: int) -> Tensor:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedgen.data.text import decode_all
 from fedgen.images import quantise
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
-from fedgen.texts import are_texts, to_texts
 
 ANTIALIASED = ("bilinear", "bicubic")
 InputRange = Literal["signed", "unit", "levels", "uint8"]
@@ -127,6 +127,10 @@ class Embedding(nn.Module, ABC):
         if min(shape[1:]) < 1:
             raise ValueError(f"embedding {self.name} takes images of at least one pixel, got shape {list(shape)}")
 
+    def usable_samples(self, samples: Tensor) -> Tensor:
+        """The samples that it has features of: all of them, but for texts that mean nothing to it."""
+        return samples
+
     def fingerprint(self) -> str:
         """A hash (32 hex digits) over class, name, settings and the weights: other features, other fingerprint."""
         if self._fingerprint is None:
@@ -193,7 +197,7 @@ def require_file(path: str | Path) -> Path:
 
 
 class TextEmbedding(Embedding):
-    """Features [N, dim] of texts, which come as strings, or as the rows of bytes that `fedgen.texts` makes of them.
+    """Features [N, dim] of texts, which come as strings, or as the tokens of their bytes (`fedgen.data.text`).
 
     Subclasses give `features` of a list of strings, and `usable` where not every text has features.
     """
@@ -208,18 +212,21 @@ class TextEmbedding(Embedding):
         """Whether each text has features; what has none is counted and left out."""
         return [True] * len(texts)
 
+    def usable_samples(self, samples: Tensor) -> Tensor:
+        return samples[torch.tensor(self.usable(decode_all(samples)), dtype=torch.bool)]
+
     def forward(self, texts: Tensor | Sequence[str]) -> Tensor:
-        """Features [N, dim], float32, of strings, or of rows of bytes uint8 [N, L]."""
+        """Features [N, dim], float32, of strings, or of their tokens int64 [N, T]."""
         if isinstance(texts, Tensor):
             self.check(tuple(texts.shape))
-            if not are_texts(texts):
-                raise ValueError(f"embedding {self.name} takes texts, got {texts.dtype} {list(texts.shape)}")
-            texts = to_texts(texts)
+            if texts.dtype != torch.int64:
+                raise ValueError(f"embedding {self.name} takes texts, strings or int64 [N, T], got {texts.dtype}")
+            texts = decode_all(texts)
         with torch.autocast(self.device.type, enabled=False):
             return self.checked(self.features(texts), len(texts))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for a shape that is not [N, L]."""
+        """Raise ValueError for a shape that is not [N, T]."""
         if len(shape) != 2:
             raise ValueError(
                 f"embedding {self.name} takes texts, got shape {list(shape)}; for images choose another embedding, such"

@@ -21,7 +21,7 @@ from fedgen.extras import MissingExtraError, need
 from fedgen.io.tensor_files import read_torch
 
 FEATURES, LENGTH = 512, 350
-SYMBOLS = "C N O H F Cl P B Br S I Si # ( ) + - 1 2 3 4 5 6 7 8 = [ ] @ c n o s X .".split()
+SYMBOLS = (*"CNOHF", "Cl", "P", "B", "Br", "S", "I", "Si", *"#()+-12345678=[]@cnosX.")
 PLACES = {symbol: place for place, symbol in enumerate(SYMBOLS)}
 UNKNOWN, END = PLACES["X"], PLACES["."]
 SYMBOL = re.compile(".[ril]|.", re.DOTALL)  # a letter and the one that follows, as in Br, Si and Cl

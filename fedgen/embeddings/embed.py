@@ -107,7 +107,7 @@ def embed(
     Args:
         embedding: what maps images to features.
         images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or points [N, D] for `identity`;
-            or `LazyInputs` of these.
+            or texts' tokens int64 [N, T]; or `LazyInputs` of these.
         batch_size: images at a time; changes the features by rounding only.
         device: where to compute; the embedding moves there and stays. Where it lies by default.
         description: text of the progress bar.
@@ -145,7 +145,7 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
     """Features [N, dim], float32 on the CPU, of images that come in batches and need not fit into memory together."""
     features = torch.empty(0)
     done = 0
-    unit = "points" if embedding.takes_points else "images"
+    unit = embedding.kind
 
     def embedded(batch: Tensor) -> Tensor:
         return embedding(batch.to(embedding.device)).cpu()
@@ -165,7 +165,9 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
 
 
 def _prepared(embedding: Embedding, images: Tensor) -> Tensor:
-    """Points as they are, or float images as uint8."""
+    """Points and texts as they are, or float images as uint8."""
+    if embedding.kind == "texts":
+        return images
     if not embedding.takes_points and not images.is_floating_point():
         raise ValueError(f"embed takes uint8 or float images, got {images.dtype}")
     if (bad := _not_finite(images)) is not None:

@@ -25,11 +25,11 @@ from fedgen.evaluation.image_sampling import (
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import Counts, EvaluationPlan, RealSide, StreamImages
+from fedgen.evaluation.plan import Counts, EvaluationPlan, Place, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.splits import LEAST, Split
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.own_code import warn
@@ -86,8 +86,9 @@ class Evaluator:
         aggregates: beside avg, all and worst: power means, e.g. ("power-2",), not of scores that may be negative; and
             of the clients' distribution, "unweighted" (mean), "var", "pct95", "pct75", "pct50", "pct25" and "pct5",
             which three-way splits have in any case. Without standard errors.
-        presets: scores under their usual names, each in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is", or
-            {"name": ..., "weights": a local file of the embedding's weights}; or panels, any scores in any embedding.
+        presets: scores under their usual names, each in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is",
+            "fcd", or {"name": ..., "weights": a local file of the embedding's weights}; or panels, any scores in any
+            embedding.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place.
         real_side: makes the clients' side of the scores; arguments as for `RealSide`.
@@ -203,13 +204,14 @@ class Evaluator:
             return
         images = self.draw_trial(sample, 2)
         shape = self.splits[0].shape
-        if tuple(images.shape[1:]) != shape:
+        if self.splits[0].kind != "texts" and tuple(images.shape[1:]) != shape:
             raise ValueError(
                 f"the model samples images of shape {list(images.shape[1:])}, but the clients' are {list(shape)};"
                 " give the model the data's channels and size"
             )
         for panel in self.panels:
-            self.real.embed(panel, images)
+            if len(usable := panel.embedding.usable_samples(images)):
+                self.real.embed(panel, usable)
 
     def draw_trial(self, sample: Sample, number: int) -> Tensor:
         """Images of a model that has not trained yet."""
@@ -245,12 +247,18 @@ class Evaluator:
         """
         sampler = ImageSampler.of(sample)
         self.real.prepare()
-        found, images = Found(), torch.empty(0)
+        found, images, counts, lost = Found(), torch.empty(0), dict[Place, int](), dict[str, str]()
         for made in self.embed_generated(sampler, round):
             found |= self.real.scores(made, **asked)
             images = images if len(images) else made.images
+            for key, (rows, _) in made.features.items():
+                counts[key] = len(rows) or len(made.images)
+                if counts[key] < len(made.images):
+                    few = f"{len(made.images) - counts[key]} of {len(made.images)}"
+                    lost[key[1]] = f"{few} generated samples have no features in {key[1]} and are left out"
+        note = "; ".join(filter(None, [note, *lost.values()]))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        records = self.real.records(found, MODEL, len(images), sampling=dict(sampler.sampling), **details)
+        records = self.real.records(found, MODEL, counts, sampling=dict(sampler.sampling), **details)
         return Evaluation(records, images)
 
     def embed_generated(
@@ -269,7 +277,14 @@ class Evaluator:
                 draws, said = self.draws(sample, round, stream), f"sampling for {stream}"
                 images = draw_images(sample, self.num_images, **draws, seen=self._seen, description=said)
                 labels = drawn_labels(self.num_images, **draws)
-            embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}
+            embedded = {}
+            for name, panel in asking.items():
+                usable = panel.embedding.usable_samples(images)
+                if len(usable) < LEAST:
+                    warn(f"{len(usable)} of {len(images)} samples have features in {name}: round {round} has no scores")
+                    panels = {key: other for key, other in panels.items() if key[1] != name}
+                else:
+                    embedded[name] = self.real.embed(panel, usable), labels
             yield StreamImages({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
 
     def generated(self, sample: Sample, round: int) -> list[StreamImages]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
+from fedgen.data.text import encode_all, widened
 from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
@@ -57,6 +58,7 @@ class ImageSampler:
         """Draw images; image i is of class labels[i] where labels are given."""
         with self.context():
             images = self.draw(num_images, **self.given(draws, labels))
+        images = encode_all(images) if _is_texts(images) else images
         _check(images, num_images, self.name)
         return images
 
@@ -88,15 +90,16 @@ def draw_images(
     frequencies: LabelFrequencies | None = None,
     first: int = 0,
 ) -> Tensor:
-    """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
+    """Images uint8 [num_images, C, H, W] of a sampler, points float32 [num_images, D], or texts' tokens int64
+    [num_images, T].
 
     Drawn in chunks of fixed size, chunk i with the generator of (seed, stream, round, i), so that the first n images
     are the same however many are drawn. Global generators are seeded likewise, for samplers that use them, and put back
     afterwards: drawing changes nothing in the training's random streams. Ranks that are `together` share the chunks.
 
     Args:
-        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points; see
-            `DescribedSampler`.
+        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images, points, or
+            texts, as strings or tokens; see `DescribedSampler`.
         num_images: how many.
         seed: base seed.
         round: the round; -1 before training.
@@ -110,7 +113,7 @@ def draw_images(
         first: how many of the images are drawn already and left out; whole chunks.
 
     Raises:
-        TypeError: if the sampler gives anything but one tensor.
+        TypeError: if the sampler gives anything but one tensor or a list of strings.
         ValueError: if it gives another number of images, another shape or type, or NaN or infinity.
     """
     images: Tensor | None = None
@@ -121,13 +124,16 @@ def draw_images(
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
-        """Chunk i on the CPU: uint8, or float32 for points."""
+        """Chunk i on the CPU: uint8, float32 for points, int64 for texts."""
         seed_all(seed, "sample", stream, round, i)
         draws = generator(seed, "sample", stream, round, i)
         given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
         with sampler.context():
             part = sampler.draw(chunk, **given)
+        part = encode_all(part) if _is_texts(part) else part
         _check(part, chunk, sampler.name)
+        if part.dtype == torch.int64:
+            return part.cpu()
         if part.ndim == 4:
             seen.see(part)
             return (part if part.dtype == torch.uint8 else to_uint8(part)).cpu()
@@ -140,6 +146,9 @@ def draw_images(
         for i, part in enumerate(track(parts, description, total=count, unit="images", step=chunk)):
             if images is None:
                 images = torch.empty((count, *part.shape[1:]), dtype=part.dtype)
+            if part.dtype == torch.int64:  # a chunk's texts are as long as its longest
+                width = max(part.shape[1], images.shape[1])
+                part, images = widened(part, width), widened(images, width)
             elif part.shape[1:] != images.shape[1:]:
                 raise ValueError(f"the sampler gave {list(part.shape[1:])} after {list(images.shape[1:])}")
             images[i * chunk : (i + 1) * chunk] = part[: count - i * chunk]
@@ -149,8 +158,15 @@ def draw_images(
     return images
 
 
+def _is_texts(made: Any) -> bool:
+    return isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
+
+
 def _check(made: Any, count: int, whose: str) -> None:
-    wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
+    wanted = (
+        f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D], or a"
+        " list of strings"
+    )
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
         raise TypeError(f"{wanted}, and gave a {type(made).__name__}{parts[:80]}; return the images alone")

@@ -118,11 +118,18 @@ IS = Preset(
     "is",
     source="Salimans et al. 2016, arXiv 1606.03498; of all images at once, where torch-fidelity averages over splits",
 )
-PRESETS = dict(zip(NAMES, (FID, KID, FD_DINOV2, CMMD, IS)))
+FCD = Preset(
+    "fcd",
+    "chemnet",
+    {"name": "chemnet"},
+    "fid",
+    source="Preuer et al. 2018, J. Chem. Inf. Model. 58, as fcd-torch and MOSES compute it, of valid molecules",
+)
+PRESETS = dict(zip(NAMES, (FID, KID, FD_DINOV2, CMMD, IS, FCD)))
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is"; ValueError for another name."""
+    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd", "is" or "fcd"; ValueError for another name."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]

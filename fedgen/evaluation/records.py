@@ -81,7 +81,7 @@ PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of thr
 FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
-OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility", "loss"})
+OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "fcd", "utility", "loss"})
 # JSON does not have these (a log-density of zero, a critic that diverged), so they are stored as text
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 NUMBERS = ("value", "standard_error", "error_over_clients", "error_parts", "terms", "per_client", "per_client_errors")

@@ -103,13 +103,13 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "deep" / "inside").mkdir(parents=True)
     save_grey(tmp_path / "deep" / "inside" / "a.png", 4, 4)
-    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "notes.md").write_text("")
     (tmp_path / "broken.npz").write_text("")
     saved(tmp_path, "numbers", x=np.arange(3))
     saved(tmp_path, "volume", x=np.zeros((2, 7, 7, 7), np.uint8))
     saved(tmp_path, "columns", x=np.asfortranarray(np.zeros((2, 8, 8, 3), np.uint8)))
     saved(tmp_path, "nothing", x=np.zeros((2, 0)))
-    names = ["empty", "deep", "notes.txt", "broken.npz", "numbers.npz", "volume.npz", "columns.npz", "nothing.npz"]
+    names = ["empty", "deep", "notes.md", "broken.npz", "numbers.npz", "volume.npz", "columns.npz", "nothing.npz"]
     names += ["none", "data/*"]
     with pytest.raises(ValueError, match="empty") as caught:
         open_sets([tmp_path / name for name in names], Reading())
@@ -117,7 +117,7 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
     assert len(message.splitlines()) == len(names)
     for part in (
         "it has folders such as inside, which --recursive includes",
-        "notes.txt is neither a folder of images nor an .npz or .npy file; give a folder",
+        "notes.md is neither a folder of images, nor an .npz",
         "broken.npz is not an .npz file",
         "but x int64 [3]",
         "volume.npz, array 'x': shape [2, 7, 7, 7] is neither",
@@ -277,13 +277,13 @@ def test_archives_of_images_and_files_that_are_no_arrays_have_their_remedies(tmp
     np.save(tmp_path / "objects.npy", np.array([[{}]]))
     (tmp_path / "short.npy").write_bytes((tmp_path / "objects.npy").read_bytes()[:50])
     np.save(tmp_path / "latents.npy", FEATURES)
-    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "notes.md").write_text("")
     parts = {
         "my photos.zip": f"give the folder: unzip '{tmp_path}/my photos.zip' -d '{tmp_path}/my photos'",
         "objects.npy": "holds neither features",
         "short.npy": "is not an .npy file",
         "latents.npy": "latents, labels or pixels",
-        "notes.txt": "is neither a folder of images nor an .npz or .npy file; give a folder",
+        "notes.md": "is neither a folder of images, nor an .npz",
     }
     with pytest.raises(ValueError, match="unzip") as caught:
         open_sets([tmp_path / name for name in parts], Reading())

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgen.data.formats.image_files import total_unread
 from fedgen.embeddings import FeatureCache
+from fedgen.embeddings.base import TextEmbedding
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding, find_preset
 from fedgen.evaluation.plan import records_of, remarks_by_score
@@ -19,7 +20,7 @@ from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, shared
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_aggregates, choose_aggregates, choose_scores
 from fedgen.evaluation.splits import LEAST
-from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
+from fedgen.evaluation.stored.stored_images import Images, Reading, TextLines, UnreadableFilesError
 from fedgen.evaluation.stored.stored_sets import (
     DEFAULT,
     FEATURES_OF,
@@ -60,7 +61,7 @@ class StoredOptions:
         cache: keeps the features of images on disk.
         split: what the records call the clients.
         aggregates: power means beside avg, all and worst, e.g. ("power-2",).
-        preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd" or "is".
+        preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is" or "fcd".
         optimised_on: embeddings that the generator's training used, if it is known: scores in them are marked.
     """
 
@@ -237,6 +238,9 @@ class StoredEvaluation:
             key = cache.key(images.digest(), self.embedding, how)
             if (found := cache.load(key)) is not None:
                 return found
+        if isinstance(images, TextLines):
+            assert isinstance(self.embedding, TextEmbedding)
+            images.keep_usable(self.embedding)
         batches = images.batches(self._channels, options.batch_size)
         description = f"embedding {stored.name} with {self.embedding.name}"
         features = embed_batches(self.embedding, batches, len(images), description)
@@ -266,8 +270,15 @@ class StoredEvaluation:
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()
-        if self.skipped:
-            notes.append(f"unreadable files left out: {len(self.skipped)}")
+        for stored in self.sets:
+            if isinstance(stored.images, TextLines) and stored.images.skipped:
+                lost = len(stored.images.skipped)
+                notes.append(f"{lost} of {lost + len(stored.images)} lines of {stored.path} are left out")
+        files = sum(
+            len(one.images.skipped) for one in self.sets if one.images and not isinstance(one.images, TextLines)
+        )
+        if files:
+            notes.append(f"unreadable files left out: {files}")
         for remark in dict.fromkeys(stored.remark for stored in self.sets if stored.remark):
             notes.append(f"{listed(one.path for one in self.sets if one.remark == remark)}: {remark}")
         unweighted = [choice.name for choice in self.choices if not choice.definition.knows_weights]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ from PIL import Image
 from torch import Tensor
 
 from fedgen.data.formats.image_files import Unread, fit, images_below, read_header, read_image, to_tensor
+from fedgen.data.text import encode_all
+from fedgen.embeddings.base import TextEmbedding
+from fedgen.foreign_text import printable
 from fedgen.io.archives import Header, open_archive, open_array
 from fedgen.io.files import ARRAYS
-from fedgen.io.regular_files import open_regular
+from fedgen.io.regular_files import open_regular, read_regular
 from fedgen.progress import track
 
 WORKERS = min(8, os.cpu_count() or 1)  # Pillow decodes outside Python's lock
 LISTED = 20  # files named in an error
+LOOKED_AT = 1000  # texts at a time
 BLAKE = partial(hashlib.blake2b, digest_size=16)
 
 
@@ -160,7 +164,53 @@ class ArrayImages:
             return hashlib.file_digest(stream, BLAKE).hexdigest() + self.name
 
 
-Images = FolderImages | ArrayImages
+class TextLines:
+    """The texts of a file, one a line: whole lines of a .txt file, of a .smi file what comes before the first space."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.sizes = path, dict[tuple[int, int], str]()
+        self.grey, self.deep, self.suffixes = True, False, set[str]()
+        self.unread, self.skipped = Unread(), list[str]()
+        try:
+            lines = read_regular(path).decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 ({error}); convert it") from error
+        is_smiles = path.suffix.lower() == ".smi"
+        texts = [line.split(maxsplit=1)[0] if is_smiles and line.strip() else line.rstrip("\r") for line in lines]
+        self.lines = [(number, text) for number, text in enumerate(texts, 1) if text]
+        self.found = len(self.lines)
+        if not self.lines:
+            raise ValueError(f"{path} has no lines of text")
+
+    def __len__(self) -> int:
+        return self.found
+
+    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
+        """Tokens int64 [n, T] of the lines."""
+        for start in range(0, self.found, batch_size):
+            yield encode_all([text for _, text in self.lines[start : start + batch_size]])
+
+    def keep_usable(self, embedding: TextEmbedding) -> None:
+        """Leave out the lines that an embedding has no features of, and name them among those skipped."""
+        texts = [text for _, text in self.lines]
+        kept = (embedding.usable(texts[start : start + LOOKED_AT]) for start in range(0, len(texts), LOOKED_AT))
+        good = track(chain.from_iterable(kept), f"looking at {self.path.name}", len(texts), "lines")
+        marked = list(zip(self.lines, good))
+        where, what = printable(str(self.path)), f"has no features in {embedding.name}"
+        self.skipped += [
+            f"{where}, line {number}: {printable(text, 40)} {what}" for (number, text), good in marked if not good
+        ]
+        self.lines = [line for line, good in marked if good]
+        self.found = len(self.lines)
+
+    def digest(self) -> str:
+        digest = BLAKE()
+        for _, text in self.lines:
+            digest.update(text.encode() + b"\n")
+        return digest.hexdigest()
+
+
+Images = FolderImages | ArrayImages | TextLines
 
 
 def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarray]:

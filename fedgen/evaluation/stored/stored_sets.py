@@ -19,7 +19,14 @@ from fedgen.data.formats.image_files import SUFFIXES
 from fedgen.embeddings import Embedding, Pixels, load_embedding
 from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.splits import LEAST
-from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Images, Reading, UnreadableFilesError
+from fedgen.evaluation.stored.stored_images import (
+    ArrayImages,
+    FolderImages,
+    Images,
+    Reading,
+    TextLines,
+    UnreadableFilesError,
+)
 from fedgen.foreign_text import listed, printable
 from fedgen.io.archives import Header
 from fedgen.io.files import read_headers, read_npz
@@ -35,6 +42,7 @@ Named = str | nn.Module
 DEFAULT = "efficientnet-lite0"  # its weights install with the kit
 FITTED = "images fitted to"
 ARRAYS = (".npz", ".npy", ".zip")  # suffixes in any case; a .zip of arrays is an .npz
+TEXTS = (".txt", ".smi")  # a text a line
 UNKNOWN = "unknown"
 SLACK = 1e-3  # of a matrix's largest entry, for rounding
 # a word in the name of an array [N, D] that says what else it is
@@ -183,9 +191,13 @@ def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet
     if not path.exists():
         hint = " (a pattern that matched nothing?)" if set("*?[") & set(str(path)) else ""
         raise FileNotFoundError(f"there is no {path}{hint}; give folders of images or .npz or .npy files")
+    if path.suffix.lower() in TEXTS:
+        lines = TextLines(path)
+        return StoredSet(name, path, "images", len(lines), lines)
     if path.suffix.lower() not in ARRAYS:
         raise ValueError(
-            f"{path} is neither a folder of images nor an .npz or .npy file; give a folder, or store arrays by np.save"
+            f"{path} is neither a folder of images, nor an .npz or .npy file, nor texts (.txt, .smi); give a folder, or"
+            " store arrays by np.save"
         )
     try:
         headers = read_headers(path)
@@ -299,6 +311,14 @@ def settle_embedding(
 
 def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
     """The channels with which images are read; ValueError if the embedding does not take all images."""
+    for stored in sets:
+        kind = "texts" if isinstance(stored.images, TextLines) else "images"
+        if stored.images and kind != embedding.kind:
+            example = "chemnet for molecules" if kind == "texts" else DEFAULT
+            raise ValueError(
+                f"{stored.path} holds {kind}, and embedding {embedding.name} takes {embedding.kind}: choose another by"
+                f" --embedding, such as {example}"
+            )
     images = [stored.images for stored in sets if stored.images]
     channels = embedding.channels or (1 if all(part.grey for part in images) else 3)
     sizes = {size: example for part in images for size, example in part.sizes.items()}
