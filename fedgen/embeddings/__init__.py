@@ -6,7 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.embeddings.backbones import Backbone
-    from fedgen.embeddings.base import Embedding, Identity, ModuleEmbedding, Pixels
+    from fedgen.embeddings.base import Embedding, Identity, ModuleEmbedding, Pixels, TextEmbedding
     from fedgen.embeddings.classifiers import ClassifierOptions, MNISTClassifier, SmallClassifier, train_classifier
     from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
     from fedgen.embeddings.embed import FeatureCache, NotFiniteError, embed
@@ -27,6 +27,7 @@ __all__ = [
     "NotFiniteError",
     "Pixels",
     "SmallClassifier",
+    "TextEmbedding",
     "embed",
     "embedding_names",
     "load_embedding",

@@ -58,7 +58,7 @@ class ImageSampler:
         """Draw images; image i is of class labels[i] where labels are given."""
         with self.context():
             images = self.draw(num_images, **self.given(draws, labels))
-        images = encode_all(images) if _is_texts(images) else images
+        images = _encoded(images)
         _check(images, num_images, self.name)
         return images
 
@@ -130,7 +130,7 @@ def draw_images(
         given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
         with sampler.context():
             part = sampler.draw(chunk, **given)
-        part = encode_all(part) if _is_texts(part) else part
+        part = _encoded(part)
         _check(part, chunk, sampler.name)
         if part.dtype == torch.int64:
             return part.cpu()
@@ -158,8 +158,10 @@ def draw_images(
     return images
 
 
-def _is_texts(made: Any) -> bool:
-    return isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
+def _encoded(made: Any) -> Any:
+    """What a sampler gave, texts as tokens."""
+    are_texts = isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
+    return encode_all(made) if are_texts else made
 
 
 def _check(made: Any, count: int, whose: str) -> None:
