@@ -159,7 +159,7 @@ def draw_images(
 
 
 def _encoded(made: Any) -> Any:
-    """What a sampler gave, texts as tokens."""
+    """Return what a sampler gave, texts as tokens."""
     are_texts = isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
     return encode_all(made) if are_texts else made
 
