@@ -23,6 +23,7 @@ from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.score_logging import Monitoring, gate, log_grid, log_scores, release, watchers
 from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
+from fedgen.data.text import decode_all
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
 from fedgen.evaluation.image_sampling import Sample, inside
@@ -40,7 +41,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import checkpoint_of
 from fedgen.federated.run_files import write_times
 from fedgen.images import save_png, tile, tile_titled
-from fedgen.io.files import remove_unfinished, require_writable, write_json
+from fedgen.io.files import atomic_write, remove_unfinished, require_writable, write_json
 from fedgen.models.optional_hooks import FederatedModule, TurnTakingStrategy, data_module_of
 from fedgen.own_code import warn
 from fedgen.progress import make_console
@@ -70,10 +71,10 @@ class FederatedEvaluation(Callback):
     """Scores the model against every client and their pool at some rounds and at the last.
 
     Each evaluation appends records to `scores.jsonl`, writes a grid `samples/round=00012.png` of generated images and
-    a row of real ones, and logs every column: "fid_avg", "fid_all", "kid_avg", ...; "report/..." on held-out images, or
-    "part_val/...", "unpart/..." and "gap/participation/..." where the data keep clients from training; from the second
-    embedding on with its name in front, except for presets that mean one embedding, such as "cmmd". With a simulated
-    clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)` see only
+    a row of real ones (of texts a .txt file, one a line), and logs every column: "fid_avg", "fid_all", "kid_avg", ...;
+    "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
+    clients from training; from the second embedding on with its name in front, except for presets that mean one
+    embedding, such as "cmmd". With a simulated clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)` see only
     evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll" and "utility" more is better: monitor
     them with `mode="max"`, all others with `mode="min"`, and "memorisation", which is best at 0.5, not at all.
 
@@ -292,11 +293,14 @@ class FederatedEvaluation(Callback):
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         log_scores(trainer.loggers, evaluation.records, self.evaluator.plan.columns, round, self.evaluator.floor())
         images = evaluation.images[: self.grid]
+        path = self._folder(trainer) / "samples" / (f"round={round:05d}.png" if round >= 0 else "before.png")
         if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
             picture = sample_picture(images, self._real_images(len(images)), f"generated, {say_round(round)}")
-            name = f"round={round:05d}.png" if round >= 0 else "before.png"
-            save_png(self._folder(trainer) / "samples" / name, picture)
+            save_png(path, picture)
             log_grid(trainer.loggers, picture, round)
+        elif images.dtype == torch.int64 and len(images):
+            with atomic_write(path.with_suffix(".txt")) as file:
+                file.write("".join(f"{text}\n" for text in decode_all(images)).encode())
 
     def _real_images(self, count: int) -> Tensor | None:
         """Return as many of the clients' images as may stand beside generated ones; None where they are not here."""
