@@ -74,10 +74,10 @@ class FederatedEvaluation(Callback):
     a row of real ones (of texts a .txt file, one a line), and logs every column: "fid_avg", "fid_all", "kid_avg", ...;
     "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
     clients from training; from the second embedding on with its name in front, except for presets that mean one
-    embedding, such as "cmmd". With a simulated clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and
-    `EarlyStopping(monitor=...)` see only evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll"
-    and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and "memorisation", which
-    is best at 0.5, not at all.
+    embedding, such as "cmmd". With a simulated clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)`
+    and `EarlyStopping(monitor=...)` see only evaluated rounds. Of "precision", "recall", "density", "coverage", "is",
+    "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
+    "memorisation", which is best at 0.5, not at all.
 
     Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
     the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
