@@ -39,7 +39,8 @@ examples:
 both:
   --scores NAMES           fid,kid (the default), precision, recall, ...
   --preset NAME            a score with its own embedding: fid, kid, fd-dinov2,
-                           cmmd, is, fcd; with --reference torch-fidelity, clean-fid
+                           cmmd, is, fcd; with --reference torch-fidelity or
+                           clean-fid
   --weights FILE           a local file of the embedding's weights
   --cache DIR              keeps features; --device NAME, e.g. cuda
 
