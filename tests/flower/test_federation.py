@@ -104,7 +104,7 @@ def test_a_node_that_says_only_which_client_it_is_takes_no_folder_from_the_run(t
     """By the keys that Flower's simulation sets, on a real SuperNode: the server names a folder on the node's disk."""
     images = write_images(tmp_path / "clients", {"a": 12, "b": 25})
     with Federation(tmp_path, {"a": {"partition-id": 0, "num-partitions": 2, "name": None}}) as running:
-        told = {"clients": 1, "wait": 20, "output": str(tmp_path / "run"), "simulation-data": str(images)}
+        told = {"clients": 1, "wait": 40, "output": str(tmp_path / "run"), "simulation-data": str(images)}
         said = " ".join(running.run(app(1, tmp_path / "app"), **told).split())
     assert "this node's config does not say where its data lie" in said, said[-900:]
     assert not (tmp_path / "run" / "last.ckpt").exists()
