@@ -83,6 +83,7 @@ def words(capsys):
     return " ".join((found.out + found.err).split())
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_is_its_tables_and_curves_and_they_can_be_had_again(own, capsys):
     train(own)
     said = words(capsys)
@@ -97,6 +98,7 @@ def test_the_end_of_a_run_is_its_tables_and_curves_and_they_can_be_had_again(own
     assert "Selected" not in words(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["own_brush:make_model", "own_brush.Brush", "own_brush.py:make_model"])
 def test_its_checkpoints_are_scored_again_by_what_is_named(own, monkeypatch, model):
     train(own, report=False)
@@ -130,6 +132,7 @@ def test_what_is_missing_is_said_with_the_call_that_does_it(own, capsys):
     assert "give the folder of a run made by `fedgen fit`" in words(capsys)
 
 
+@pytest.mark.slow
 def test_its_clients_are_shown_of_the_data_that_are_named(own, capsys, monkeypatch):
     train(own, report=False)
     monkeypatch.delenv("PL_GLOBAL_SEED")

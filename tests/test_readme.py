@@ -79,6 +79,7 @@ def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(t
     assert (tmp_path / "checkpoints" / "mine" / "curves.png").exists()
 
 
+@pytest.mark.slow
 def test_metrics_losses_and_the_shipped_network_work_as_written(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     draws = torch.Generator().manual_seed(0)

@@ -74,6 +74,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_limit_on_files_sizes_is_named():
     """Python's temporary files say of it that there is no folder for them."""
     command = [sys.executable, "-m", "fedgen", "fit", "quickstart"]

@@ -60,6 +60,7 @@ def test_all_columns_reach_callback_metrics_and_loggers_with_rounds_as_steps(tmp
     assert [row[header.index("step")] for row in rows if row[header.index("fid_avg")]] == ["1", "3"]
 
 
+@pytest.mark.slow
 def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     fit(tmp_path, 4, [evaluation(report=True)])
@@ -72,6 +73,7 @@ def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys, monk
     assert " done): " not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training_does_not_notice_the_evaluation(tmp_path):
     plain, watched = Points(), Points()
     fit(tmp_path / "a", 3, [], plain)

@@ -13,6 +13,7 @@ from fedgen.evaluation import Evaluator, evaluate_run, read_records
 from tests.callbacks.modules import Points, Validated, fit
 from tests.callbacks.modules import evaluation as cheapest
 from tests.federated.modules import make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 
 def evaluation(**options):
@@ -81,6 +82,7 @@ def in_order(first, callbacks):
     return callbacks if first else callbacks[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("make", [average, Mean])
 @pytest.mark.parametrize("keep", [RoundCheckpoint, saver])
@@ -124,7 +126,7 @@ def test_training_does_not_notice(tmp_path, first):
 
 
 @pytest.mark.parametrize("personal", [["net.4.*"], ["*"]])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", first_quick([True, False]))
 def test_clients_own_models_are_scored_beside_the_average(tmp_path, personal, first):
     modules = [Points(), Points()]
     for module, name, watching in zip(modules, "ab", ([], [evaluation()])):
@@ -169,11 +171,13 @@ def test_an_evaluation_that_raises_puts_the_weights_back(tmp_path):
 
 @pytest.mark.parametrize(
     "callbacks",
-    [
-        lambda folder: [RoundCheckpoint()],
-        lambda folder: [AroundValidation(), RoundCheckpoint()],
-        lambda folder: [average(), saver(folder, save_weights_only=True)],
-    ],
+    first_quick(
+        [
+            lambda folder: [RoundCheckpoint()],
+            lambda folder: [AroundValidation(), RoundCheckpoint()],
+            lambda folder: [average(), saver(folder, save_weights_only=True)],
+        ]
+    ),
     ids=["no average", "during validation alone", "weights alone"],
 )
 def test_what_trains_is_scored_where_checkpoints_hold_it(tmp_path, monkeypatch, callbacks):

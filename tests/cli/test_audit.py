@@ -54,6 +54,7 @@ def test_what_cannot_be_attacked_is_one_line(run, capsys, options, told):
     assert not (run / "membership.json").exists()
 
 
+@pytest.mark.slow
 def test_the_nearest_images_are_drawn_where_they_are_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     folder, scored = tmp_path / "run", "--trainer.callbacks.init_args"

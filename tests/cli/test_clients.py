@@ -37,6 +37,7 @@ def words(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_recipe_gives_tables_a_picture_and_the_numbers(capsys):
     assert look(write(seed_everything=3), "--embedding", "pixels", "--num_images", 300, "--controls", 1) == 0
     out = words(capsys)
@@ -55,6 +56,7 @@ def test_a_recipe_gives_tables_a_picture_and_the_numbers(capsys):
     assert list(Path("checkpoints/features").iterdir())
 
 
+@pytest.mark.slow
 def test_settings_of_the_recipe_are_changed_on_the_way(capsys):
     changed = ["--data.partition", "Dirichlet", "--data.partition.num_clients=7", "--data.partition.alpha", "0.1"]
     own = ["--embedding=pixels", "--num_images=200", "--controls=0", "--output", "elsewhere"]
@@ -65,6 +67,7 @@ def test_settings_of_the_recipe_are_changed_on_the_way(capsys):
     assert stored["heterogeneity"]["measures"]["fid"]["controls"] == {"iid": [], "labels": []}
 
 
+@pytest.mark.slow
 def test_points_are_measured_as_they_are(capsys):
     assert look(write(data="fedgen.data.GaussianMixture"), "--controls", 1, "--num_images", 200) == 0
     out = words(capsys)
@@ -72,6 +75,7 @@ def test_points_are_measured_as_they_are(capsys):
     assert "means over clients, in identity" in out
 
 
+@pytest.mark.slow
 def test_client_entropy_is_measured_if_asked_for(capsys):
     quick = ["--vae.steps", 20, "--vae.width", 4, "--vae.samples", 5, "--vae.batch_size", 8]
     assert look(write(), "--embedding", "pixels", "--num_images", 100, "--controls", 0, "--entropy", *quick) == 0

@@ -106,6 +106,7 @@ def test_select_reads_a_runs_scores_once(work, capsys, monkeypatch):
     assert read == [Path("scores.jsonl")]
 
 
+@pytest.mark.slow
 def test_settings_that_a_model_does_not_have_are_an_error(work, capsys):
     assert main(["fit", "--config", recipe_of(work)]) == 0
     assert main(["evaluate", "checkpoints/tiny", "pixels", "--sampling", '{"step": 2}']) == 2

@@ -48,6 +48,7 @@ def test_a_file_of_before_is_not_overwritten_unless_asked(root, capsys):
     assert Path("second/scores.png").exists()
 
 
+@pytest.mark.slow
 def test_statistics_and_features_are_written_and_scored_again(root, capsys):
     assert against_clients("--save_statistics", "statistics", "--save_features", "features") == 0
     first = json.loads(Path("scores.json").read_text())["records"]
@@ -65,6 +66,7 @@ def test_statistics_and_features_are_written_and_scored_again(root, capsys):
     assert "features/beta.npz is one of the sets to score and would be overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
     assert main(["evaluate", "--generated", "data/beta", "--clients", *map(str, client_paths(Path()))]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -249,6 +251,7 @@ def test_help_explains_both_forms(root, capsys):
     assert "run [embeddings]" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scores_that_a_generator_was_trained_on_are_marked_where_its_maker_says_so(root, capsys):
     assert against_clients("--optimised_on", "pixels", "--output", "marked.json") == 0
     out = " ".join(capsys.readouterr().out.split())

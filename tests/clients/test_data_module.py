@@ -100,6 +100,7 @@ def test_seed_everything_counts_where_no_seed_is_given(monkeypatch):
     assert torch.equal(module.clients[0].train, make(seed=5).clients[0].train)
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_cost_index_lists_only():
     data = Examples(torch.zeros(30_000, 1, 4, 4, dtype=torch.uint8), torch.zeros(30_000).long(), "toy/train", ("a",))
     module = FederatedDataModule(data, IID(10_000), held_out=0.4, seed=0)

@@ -36,6 +36,7 @@ def embedding(request) -> Embedding:
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 def test_float_images_give_bitwise_the_features_of_their_uint8_copies(embedding, images):
     stored = to_uint8(images)
     expected = embedding(stored)

@@ -21,12 +21,14 @@ def rgb():
     return torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
+@pytest.mark.slow
 def test_inception_features_are_bitwise_torch_fidelitys(inception, inception_weights, rgb):
     extractor = FeatureExtractorInceptionV3("inception-v3-compat", ["2048"], str(inception_weights))
     assert torch.equal(inception(rgb), extractor(to_uint8(rgb))[0])
     assert (inception.name, inception.dim) == ("inception-v3-compat", 2048)
 
 
+@pytest.mark.slow
 def test_inception_gradients_agree_with_a_finite_difference(inception_weights):
     # Around a grey level the quantiser is flat, so the slope is taken over a whole level: 1 / 127.5.
     embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
@@ -39,6 +41,7 @@ def test_inception_gradients_agree_with_a_finite_difference(inception_weights):
     assert slope.item() == pytest.approx((images.grad * step).sum().item(), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "dim"), [("64", 64), ("192", 192), ("768", 768)])
 def test_earlier_inception_layers_have_their_own_names(inception_weights, rgb, layer, dim):
     embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer=layer)

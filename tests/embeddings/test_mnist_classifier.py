@@ -76,6 +76,7 @@ def test_options_are_checked_before_training(options, message):
         load_embedding("classifier-mnist5k", **options)
 
 
+@pytest.mark.slow
 def test_it_is_trained_on_first_use_and_found_again(tmp_path, monkeypatch, brief):
     monkeypatch.setenv("FEDGEN_CACHE", str(tmp_path / "cache"))
     first = load_embedding("classifier-mnist5k")
@@ -94,6 +95,7 @@ def test_the_same_seed_gives_the_same_fingerprint_and_another_another(tmp_path, 
     assert first == second != other
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, brief):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="FEDGEN_CACHE"):

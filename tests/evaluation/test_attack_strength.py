@@ -115,6 +115,7 @@ def test_the_mean_over_clients_is_weighted_and_narrower():
     assert mean.found is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.8])
 @pytest.mark.parametrize("noise", [0.0, 3.0])
 def test_intervals_of_pairs_that_share_noise_hold_as_often_as_they_say(shift, noise):

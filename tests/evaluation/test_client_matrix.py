@@ -48,6 +48,7 @@ def test_each_cell_is_one_clients_model_scored_alone_on_one_clients_images(tmp_p
             assert client.name == NAMES[row]
 
 
+@pytest.mark.slow
 def test_the_diagonal_is_what_each_client_scores_in_the_usual_evaluation(tmp_path):
     data = federation()
     fit(tmp_path, Placed(), data)

@@ -108,6 +108,7 @@ def test_the_floor_scores_other_real_images_as_if_generated():
     assert evaluator().floor() == []
 
 
+@pytest.mark.slow
 def test_the_floor_of_fld_is_what_fresh_images_score_though_it_is_of_the_held_out_ones():
     held_out = [pictures(len(part), seed, level) for part, seed, level in zip(CLIENTS, (11, 12, 13), (80, 128, 180))]
     pool = StandIn(torch.cat([part.inputs for part in held_out]))
@@ -252,6 +253,7 @@ def test_memorisation_compares_training_with_held_out_images_of_the_same_clients
         Evaluator({"train": CLIENTS}, ["pixels"], scores="fld")
 
 
+@pytest.mark.slow
 def test_audits_tell_a_generator_that_memorises_from_one_that_cannot():
     held_out = [pictures(len(part), seed, level) for part, seed, level in zip(CLIENTS, (11, 12, 13), (80, 128, 180))]
     names = ["authenticity", "mifid", "fld", "memorisation"]

@@ -26,6 +26,7 @@ from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
+from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 
@@ -258,7 +259,7 @@ def alive(monkeypatch):
 SCORES = ["loss", {"name": "utility", "epochs": 1}, "torchmetrics.classification.BinaryAccuracy"]
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", first_quick(SCORES))
 def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, score):
     found = []
     for module in both(IID(3), held_out=0.6):

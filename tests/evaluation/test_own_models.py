@@ -57,6 +57,7 @@ def expect(split, parts, common, round=1):
     return losses, kids
 
 
+@pytest.mark.slow
 def test_participating_clients_are_scored_with_their_own_models_and_others_with_the_servers(tmp_path):
     module, data = Placed(), federation()
     trainer = fit(tmp_path, module, data)
@@ -84,6 +85,7 @@ def test_participating_clients_are_scored_with_their_own_models_and_others_with_
     assert len(run_tables(read_records(tmp_path / "scores.jsonl"))) > 3
 
 
+@pytest.mark.slow
 def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(tmp_path):
     module, data = Criticised(), federation()
     trainer = fit(tmp_path, module, data)
@@ -156,6 +158,7 @@ def test_clients_tensors_stand_in_a_moving_average_too(tmp_path):
         assert found[split.name, "kid", "avg"].per_client == pytest.approx(kids, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_without_a_split_all_clients_have_their_own_models_but_who_had_no_turn_yet(tmp_path):
     module, data = Placed(), federation(4, unparticipating=None)
     trainer = fit(tmp_path, module, data, [judge(at_start=True)], 1, cohort_size=2)
@@ -170,6 +173,7 @@ def test_without_a_split_all_clients_have_their_own_models_but_who_had_no_turn_y
     assert list(untrained.values()) == of_server(Placed(), data, -1)
 
 
+@pytest.mark.slow
 def test_training_does_not_notice(tmp_path):
     alone, watched = Averaged(), Averaged()
     fit(tmp_path / "a", alone, federation(), [])
@@ -211,6 +215,7 @@ def test_what_only_training_shows_ends_the_first_evaluation(tmp_path):
     assert module.gate.item() == pytest.approx(0.2)  # of two rounds
 
 
+@pytest.mark.slow
 def test_scores_that_need_one_model_are_refused_before_training_and_before_scoring_a_checkpoint(tmp_path):
     module, data = Placed(), federation()
     before = weights(module)

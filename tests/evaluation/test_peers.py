@@ -116,6 +116,7 @@ def test_the_number_is_clean_fids(mixed, weights):
     assert "kid_subsets" not in found  # clean-fid's draws are unseeded
 
 
+@pytest.mark.slow
 def test_clean_fid_is_for_its_own_resize_and_torch_fidelity_refuses_mixed_sizes(mixed, weights):
     with pytest.raises(ValueError, match="inception"):
         PeerEvaluation(*mixed, "clean-fid", "pixels")
@@ -164,6 +165,7 @@ def test_files_that_torch_fidelity_reads_otherwise_take_its_name_away(folders, w
     assert "clean-fid would clip grey images of more than 8 bits" in "; ".join(score("clean-fid").remarks())
 
 
+@pytest.mark.slow
 def test_clean_fid_looks_into_subfolders_and_torch_fidelity_does_not(folders, weights, tmp_path):
     for i in range(3):
         (tmp_path / "inside").mkdir(exist_ok=True)

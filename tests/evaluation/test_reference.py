@@ -122,6 +122,7 @@ def test_memorisation_needs_and_takes_held_out_features():
         Reference(CLIENTS, "memorisation")
 
 
+@pytest.mark.slow
 def test_fld_needs_and_takes_held_out_features_and_its_seed():
     held_out = [features(9, 4), features(8, 5, 0.5), features(7, 6, -0.5)]
     (found,) = Reference(CLIENTS, {"name": "fld", "seed": 3}, held_out=held_out).score(GENERATED)

@@ -67,7 +67,7 @@ def test_two_rounds_of_two_clients_by_hand():
     assert own_w(again) == pytest.approx([first, second], rel=1e-12)
 
 
-@pytest.mark.parametrize("lam", [0.0, 1.0, 9.0])
+@pytest.mark.parametrize("lam", first_quick([0.0, 1.0, 9.0]))
 def test_own_models_end_between_the_clients_optimum_and_the_server(lam):
     """After many steps at a / 2 (v - b)^2 + lam / 2 (v - w)^2's minimum, (a b + lam w) / (a + lam), with w = 1."""
     rule = Ditto(lam)
@@ -76,7 +76,7 @@ def test_own_models_end_between_the_clients_optimum_and_the_server(lam):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
 def test_the_servers_model_is_fedavgs_to_the_bit(kind, mode):
     torch.manual_seed(3)
     start = kind()

@@ -46,6 +46,7 @@ from tests.federated.modules import (
 )
 from tests.federated.test_compressed_updates import Two
 from tests.federated.test_strategy import make_turn, plain_step
+from tests.quick import first_quick
 
 PAGE = Path(__file__).parents[2] / "docs" / "asynchronous.md"
 SIZES = (12, 20, 8, 16, 9)
@@ -118,7 +119,7 @@ def fit(module, rounds, data=None, callbacks=(), ckpt_path=None, **options):
 
 
 @pytest.mark.parametrize(("concurrency", "buffer_size", "power"), [(3, 2, 0.5), (5, 3, 0.5), (4, 1, 1.0), (3, 2, 0.0)])
-@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
+@pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
 def test_equals_a_plain_event_loop_to_the_bit(kind, concurrency, buffer_size, power):
     torch.manual_seed(3)
     module, data = kind(), make_data(SIZES)
@@ -129,7 +130,7 @@ def test_equals_a_plain_event_loop_to_the_bit(kind, concurrency, buffer_size, po
     assert same(weights(module), weights(expected))
 
 
-@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
+@pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
 @pytest.mark.parametrize("cohort", [3, 5])
 def test_equal_speeds_with_as_many_under_way_as_in_a_buffer_are_fedavg_to_the_bit(kind, cohort):
     options = {"communication_interval": 3, "seed": 0, "optimizer_state": "keep"}
@@ -200,7 +201,7 @@ def resumed(folder, options, rounds=7, before=4):
     return found[0], found[2]
 
 
-@pytest.mark.parametrize("name", list(OPTIONS))
+@pytest.mark.parametrize("name", first_quick(list(OPTIONS)))
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, name):
     whole, again = resumed(tmp_path, OPTIONS[name])
     assert same(whole[0], again[0])

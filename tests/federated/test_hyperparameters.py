@@ -18,6 +18,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.checkpoints import plain
 from fedgen.io.tensor_files import read_torch
 from tests.federated.modules import Automatic, Contiguous, make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 SAID = r"the hyperparameter 'net' of Given is of class torch.nn.modules.linear.Linear: .*ignore=\['net'\]"
 
@@ -111,7 +112,7 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("saver", [ModelCheckpoint, RoundCheckpoint])
+@pytest.mark.parametrize("saver", first_quick([ModelCheckpoint, RoundCheckpoint]))
 def test_it_is_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, kind, saver):
     given, expected = KINDS[kind]
 

@@ -10,6 +10,7 @@ from fedgen.federated.client_state.optimizer_state import MeanContents, Optimize
 from fedgen.ranks import Ranks
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
 from tests.foreign.optimizers import SAM, CountingSGD
+from tests.quick import first_quick
 
 
 class Counting(torch.optim.Optimizer):
@@ -137,7 +138,7 @@ class Holding(Automatic):
 
 
 @pytest.mark.parametrize("kind", ["groups", "attributes", "wrapped"])
-@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, kind, mode):
     def fit(rounds, path=None):
         torch.manual_seed(0)

@@ -14,6 +14,7 @@ from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import make_turn, plain_step
+from tests.quick import first_quick
 
 HEAD = "net.4."  # the last layer of `Automatic`
 INTERVAL = 5
@@ -93,7 +94,7 @@ def test_personal_layers_are_fedper_to_the_bit(kind, optimizer, cohort_size):
 
 @pytest.mark.parametrize("head_steps", [1, 3])
 @pytest.mark.parametrize("kind", [Automatic, Manual])
-@pytest.mark.parametrize("optimizer", ["Adam", "SGD", "AdamW"])
+@pytest.mark.parametrize("optimizer", first_quick(["Adam", "SGD", "AdamW"]))
 def test_the_head_first_and_then_the_body_is_fedrep_to_the_bit(kind, optimizer, head_steps):
     """Adam, SGD with momentum, and AdamW, whose decay would move what is frozen."""
     torch.manual_seed(3)

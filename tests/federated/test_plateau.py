@@ -82,7 +82,7 @@ def assert_same_end(make, folder, saver, path, rounds=3):
     return resumed
 
 
-@pytest.mark.parametrize("monitor", ["val_loss", "train_loss", "train_loss_epoch", "own"])
+@pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss", "train_loss_epoch", "own"]))
 def test_a_run_resumes_to_the_bit_from_the_end_of_a_round(tmp_path, monitor):
     saver = RoundCheckpoint(tmp_path)
     resumed = assert_same_end(lambda: Plateau(monitor), tmp_path, saver, tmp_path / "last.ckpt")

@@ -230,6 +230,7 @@ def losses_after(rule):
     return w**2 / 2, 3 / 2 * (w - 4) ** 2
 
 
+@pytest.mark.slow
 def test_losses_end_more_alike():
     """FedAvg ends at w = 3, the mean loss' minimum, with 4.5 and 1.5; q evens them out, the more the larger it is."""
     plain, fair, fairer = (losses_after(QFedAvg(q, 0.1)) for q in (0.0, 1.0, 5.0))

@@ -47,6 +47,7 @@ def fit(module, folder, callbacks=(), strategy=FedAvgStrategy, data=None, **opti
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "LBFGS"])
 def test_weights_logs_and_counts_are_those_of_lightnings_own_way(optimizer, tmp_path):
     found = []

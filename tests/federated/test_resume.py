@@ -29,7 +29,7 @@ def train(module, folder, rounds, ckpt_path=None, **options):
 
 
 @pytest.mark.parametrize("mode", ["reset", "keep", "average"])
-@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
+@pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, mode):
     options = {"optimizer_state": mode, "cohort_size": 2, "server_optimizer": lambda p: FedAdam(p, lr=0.1)}
     torch.manual_seed(3)

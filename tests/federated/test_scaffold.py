@@ -107,6 +107,7 @@ def test_one_client_at_a_time_finds_the_minimum_too():
         assert of_w(state["server"]) == pytest.approx(sum(variates) / 2)
 
 
+@pytest.mark.slow
 def test_adams_steps_are_corrected_too():
     """Adam makes both clients' steps as long as the rate, whatever their gradients.
 

@@ -11,6 +11,7 @@ from fedgen.federated import Aggregator, FedAdam, FedAvgStrategy, NormClipping
 from fedgen.ranks import Ranks
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 
 def plain_step(module, optimizers, batch, index):
@@ -108,7 +109,7 @@ def run(module, data, rounds, **options):
 
 @pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 @pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
-@pytest.mark.parametrize("cohort_size", [None, 2])
+@pytest.mark.parametrize("cohort_size", first_quick([None, 2]))
 def test_equals_a_plain_loop_to_the_bit(kind, mode, cohort_size):
     torch.manual_seed(3)
     module, data = kind(), make_data()

@@ -101,6 +101,7 @@ def test_a_run_that_goes_on_with_other_classes_is_refused(images, tmp_path):
         deploy(recipe(3, model=DDPM), images, tmp_path / "run", config=turned)
 
 
+@pytest.mark.slow
 def test_a_client_without_labels_is_named(images, tmp_path):
     copied = shutil.copytree(images, tmp_path / "clients")
     for picture in list((copied / "b").glob("*/*.png")):

@@ -166,6 +166,7 @@ def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, image
             assert found[1][split, name] == pytest.approx(found[0][split, name], rel=1e-4), (split, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["exact", "message"])
 def test_a_loss_that_asks_for_more_than_noisy_statistics_is_refused(form, images, tmp_path):
     noisy = {"statistics-epsilon": 1.0, "statistics-delta": 1e-5, "statistics-radius": 1.0}
@@ -266,11 +267,13 @@ def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, ex
     same_weights(expected["exact"], found)
 
 
+@pytest.mark.slow
 def test_hidden_answers_of_the_others_are_summed_without_one_that_fails(images, expected, tmp_path):
     settings = fine_tuning("exact", held_out=0.0)
     same_weights(expected["exact"], with_broken(settings, images, tmp_path / "run", raises, HIDDEN))
 
 
+@pytest.mark.slow
 def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(tmp_path / "logs")}}
@@ -348,6 +351,7 @@ def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path):
         with_broken(fine_tuning("message"), images, tmp_path / "run", raises, HIDDEN, since=since)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
 def test_a_turn_on_another_embedding_is_refused(images, tmp_path):
     class Other(Node):
@@ -390,6 +394,7 @@ def test_a_client_has_neither_the_servers_data_nor_the_game(tmp_path):
         }
 
 
+@pytest.mark.slow
 def test_a_task_has_no_tensor_of_the_game(images, tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(

@@ -88,6 +88,7 @@ def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     assert deployed["fedavg"]["left_out"] == []
 
 
+@pytest.mark.slow
 def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     settings = recipe(2, model={"class_path": "tests.flower.stateful.Stateful"})
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -317,6 +318,7 @@ def left_out_of(images, folder, faults):
     return {(one["round"], one["name"]): one["reason"] for one in found["fedavg"]["left_out"]}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
 def test_a_round_goes_on_without_a_client_that_fails(images, tmp_path):
     found = left_out_of(images, tmp_path / "run", {"b": ("raises", "raises")})
@@ -436,6 +438,7 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 1:UserWarning")
 def test_a_server_that_nobody_hears_ends_and_keeps_its_rounds(images, tmp_path):
     settings = recipe(2)

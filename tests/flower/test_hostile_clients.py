@@ -306,6 +306,7 @@ COMPRESSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_compressed_updates_that_no_client_sends_are_left_out(tmp_path):
     nodes = [Scripted(name, **how) for name, (how, _) in COMPRESSED.items()]

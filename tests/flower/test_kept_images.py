@@ -369,6 +369,7 @@ class Heard(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+@pytest.mark.slow
 def test_what_a_trainer_says_of_each_message_is_said_once_in_a_process(images, tmp_path, monkeypatch):
     monkeypatch.setattr(app_sides, "_SAID", set())
     loggers, heard = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")], Heard()

@@ -33,6 +33,7 @@ def server(path, images, tmp_path):
     return lambda names="abcd", config=(): LyingServer(path, images, tmp_path, names, config)
 
 
+@pytest.mark.slow
 def test_a_server_that_follows_the_protocol_reads_the_sum(server, images):
     """So that what the others do not learn, they could have learnt."""
     asked = server()
@@ -141,6 +142,7 @@ def test_no_statistic_is_summed_over_fewer_clients_another_time(changes, server)
     ] * 3
 
 
+@pytest.mark.slow
 def test_another_exchange_of_the_run_changes_nothing_of_what_a_client_expects(server):
     """Two runs of one name have one folder at a client, and masks of their own."""
     first, second = server(), server()

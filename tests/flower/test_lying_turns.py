@@ -107,6 +107,7 @@ def test_a_turn_that_one_client_is_asked_for_differently_is_not_unmasked(lie, se
     assert asked.sum_of([10]) is None
 
 
+@pytest.mark.slow
 def test_a_round_that_is_asked_for_again_with_other_weights_is_summed_over_the_same_clients(server, turns):
     """The server learns another sum, which the docs say; over fewer clients it would be one client's update."""
     for factor in (1, 2):
@@ -157,6 +158,7 @@ def test_stages_come_in_their_order_and_once(server):
     assert asked.secrets == {}
 
 
+@pytest.mark.slow
 def test_an_exchange_that_begins_anew_unmasks_nothing_of_the_one_before(server):
     asked = server()
     asked.mask(asked.asking())

@@ -105,6 +105,7 @@ def test_rounds_that_a_deployed_run_does_again_are_counted_and_who_was_clipped_i
     assert list(tmp_path.rglob("releases.json")) == [tmp_path / "run" / "releases.json"]  # clients count nothing
 
 
+@pytest.mark.slow
 def test_what_a_simulation_released_where_a_client_works_is_not_the_deployments_affair(images, tmp_path):
     Participations(7, 2, seed=0).save(tmp_path / "simulated", noise_multiplier=1.0)
     settings = recipe(1, **private())
@@ -130,6 +131,7 @@ def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
     assert max(found["epoch"]) == 1
 
 
+@pytest.mark.slow
 def test_noise_that_every_client_could_draw_again_is_refused_at_start(images, tmp_path):
     """The recipe is with the clients, and the seed in it."""
     with pytest.raises(MisconfigurationException, match="nobody"):

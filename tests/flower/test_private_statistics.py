@@ -200,6 +200,7 @@ class Boasting(Node):
         return reply
 
 
+@pytest.mark.slow
 def test_sums_beyond_clipped_features_and_their_noise_end_a_run_before_training_by_name(images, tmp_path):
     settings, run = recipe(1, SCORES), tmp_path / "run"
     nodes = {11: node_of(Boasting, settings, images, run, "b", config=NOISE)}
@@ -246,7 +247,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", first_quick(OTHERS))
 def test_a_client_adds_the_noise_of_the_runs_config_and_no_other(name, images, tmp_path):
     changes, config, said = OTHERS[name]
     path = app_of(recipe(1, SCORES), tmp_path / "app", 4)

@@ -153,6 +153,7 @@ def test_a_round_whose_sum_is_spoilt_is_asked_for_again_even_where_a_client_fail
     same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* update was beyond update-range:UserWarning")
 def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
     with pytest.warns(UserWarning, match="update"):

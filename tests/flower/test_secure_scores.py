@@ -22,6 +22,7 @@ from fedgen.statistics.fixed_point import FixedPoint
 from fedgen.statistics.statistic_messages import gaussian_to_sums
 from tests.flower.loopback import Node, keep_replies
 from tests.flower.runs import HIDDEN, deploy, node_of, recipe
+from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 2, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 FID = {**SCORES, "every_n_rounds": 1, "scores": ["fid"]}
@@ -153,6 +154,7 @@ def test_a_client_that_does_not_answer_leaves_its_sum_out(images, tmp_path):
     assert "MemoryError: full" in entry["reason"]
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_tell_its_moments_ends_the_run_before_training(images, tmp_path):
     with pytest.raises(MessageError, match="MemoryError"):
         deploy(recipe(1, FID), images, tmp_path / "run", failing(images, tmp_path, 0), config=HIDDEN)
@@ -204,13 +206,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", first_quick(REFUSED))
 def test_what_cannot_be_is_refused_at_start(name, images, tmp_path):
     scores, config, said = REFUSED[name]
     with pytest.raises(ValueError, match=said):
         deploy(recipe(1, scores), images, tmp_path / "run", config={**HIDDEN, **config})
 
 
+@pytest.mark.slow
 def test_the_worst_cannot_be_monitored(images, tmp_path):
     settings = recipe(1, FID)
     monitor = {"monitor": "fid_worst", "save_top_k": 1}

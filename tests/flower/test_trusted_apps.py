@@ -117,6 +117,7 @@ def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, a
         )
 
 
+@pytest.mark.slow
 def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(agreed):
     """Flower runs the folder of the name, version and hash that the SuperLink says, which may be elsewhere."""
     (path,), own = agreed[0].parent.glob("fedgen.agreed.*.fab"), agreed[1]

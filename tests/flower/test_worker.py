@@ -66,6 +66,7 @@ def wait_until(holds, seconds=30):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_one_process_answers_a_runs_messages_at_once_too_and_keeps_the_context_and_the_next_run_has_its_own(home):
     found = []
     threads = [threading.Thread(target=lambda: found.append(ask()["process"])) for _ in range(4)]
@@ -94,6 +95,7 @@ def test_one_process_answers_a_runs_messages_at_once_too_and_keeps_the_context_a
     assert there(second["process"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_fails_its_message_and_the_next_has_another(home):
     before = ask()["process"]
     with pytest.raises(WorkerError, match="message"):
@@ -103,6 +105,7 @@ def test_a_worker_that_is_killed_fails_its_message_and_the_next_has_another(home
     assert ask()["process"] != before
 
 
+@pytest.mark.slow
 def test_a_worker_ends_without_messages(home):
     process = ask(given=context(**{IDLE: 0.1}))["process"]
     wait_until(lambda: not there(process))
@@ -115,6 +118,7 @@ def started(*command):
     return subprocess.Popen([*command], **options)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_the_process_whose_message_it_answers(home):
     """So that a stopped run is not worked on."""
     process = ask()["process"]

@@ -18,6 +18,7 @@ from tests.foreign.sweep import (
     one_client,
     settings_of,
 )
+from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about their own calls
@@ -40,6 +41,7 @@ SCHEDULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "maker"), CASES)
 def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
     if f"| {name} | not in a plain fit: " in PAGE.read_text():
@@ -50,13 +52,13 @@ def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
     assert max(found.values()) <= TOLERANCE, found
 
 
-@pytest.mark.parametrize(("schedule", "optimizer", "interval"), SCHEDULES)
+@pytest.mark.parametrize(("schedule", "optimizer", "interval"), first_quick(SCHEDULES, of=4, several=True))
 def test_a_schedule_goes_on(schedule, optimizer, interval) -> None:
     found = deviations_of_schedule(schedule, optimizer, interval)
     assert max(found.values()) <= TOLERANCE, found
 
 
-@pytest.mark.parametrize("schedule", [name for name in MADE if name != "ReduceLROnPlateau"])
+@pytest.mark.parametrize("schedule", first_quick([name for name in MADE if name != "ReduceLROnPlateau"], of=4))
 def test_a_resumed_run_goes_on_with_a_schedule_and_its_file_holds_no_objects(tmp_path, schedule) -> None:
     def fit(rounds, path=None):
         torch.manual_seed(1)

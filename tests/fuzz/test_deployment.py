@@ -196,6 +196,7 @@ def test_entries_of_wrong_content_are_refused(tmp_path):
         refuses(lambda path: read_left_out(path.parent), tmp_path / LEFT_OUT_FILE, what=change)
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_nested_without_end_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     for content in (b"[" * 10**5, b"trainer: 1\nmodel: {}\ndata: {}\n", b"a: &a [*a]", b"\xff"):

@@ -244,6 +244,7 @@ def test_tables_that_would_lose_rows_or_fields_are_refused(tmp_path):
 NO_TEXT, DEEP = (b"\xff\xfe\xfa", b"a\n\xc3\x28"), b"[" * 10**5
 
 
+@pytest.mark.slow
 def test_text_that_is_none_is_refused(tmp_path):
     path = tmp_path / "a.txt"
     for read, contents in ((read_json, (*NO_TEXT, DEEP)), (read_yaml, (*NO_TEXT, DEEP)), (read_csv, NO_TEXT)):

@@ -28,6 +28,7 @@ COMPARED = re.findall(
 """rounds, FID-all of 2,000 and of 10,000 images, and the records, of the rows of the page that link them"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "channels"), NETWORKS.items())
 def test_a_network_loads_in_one_line_and_draws_the_picture_of_its_card(name, channels, tmp_path):
     model = from_pretrained(PRETRAINED / name)

@@ -152,6 +152,7 @@ def test_images_that_unfold_a_thousand_times_are_refused_until_a_setting_allows_
     assert read_header(path).size == (10_000, 10_000)
 
 
+@pytest.mark.slow
 def test_gzipped_idx_files_that_unfold_a_thousand_times_are_refused(tmp_path):
     path = tmp_path / "a.gz"
     with gzip.open(path, "wb") as file:

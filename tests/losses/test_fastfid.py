@@ -12,6 +12,7 @@ from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoment
 from fedgen.scores import FrechetReference, frechet_distance
 from fedgen.statistics import Gaussian, summarize
 from tests.losses.frechet_cases import DIM, by_svd, draw, least_gradient, value_and_gradient
+from tests.quick import first_quick
 
 CLIENTS = [draw(60, 1), draw(5, 2, 2, 0.3), draw(9, 3, 1, -0.5), draw(6, 4, 0.5)]
 SIZES = [len(client) for client in CLIENTS]
@@ -30,7 +31,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", first_quick(BATCHES))
 @pytest.mark.parametrize("weights", ["examples", "uniform", [0.1, 0.5, 0.0, 0.4]])
 def test_values_are_the_scores(batch: str, moments: str, weights: str | list[float]) -> None:
     reference = FrechetReference.from_features(CLIENTS, weights).score(BATCHES[batch], errors=False)
@@ -97,7 +98,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("clients", REFERENCES)
-@pytest.mark.parametrize("images", [3, 7, DIM + 8])
+@pytest.mark.parametrize("images", first_quick([3, 7, DIM + 8]))
 @pytest.mark.parametrize("aggregate", ["all", "avg"])
 def test_gradcheck(clients: str, images: int, aggregate: str) -> None:
     loss = FastFIDLoss(aggregate=aggregate).set_references(REFERENCES[clients])
@@ -106,7 +107,7 @@ def test_gradcheck(clients: str, images: int, aggregate: str) -> None:
 
 @pytest.mark.parametrize("moments", ["queue", "average"])
 @pytest.mark.parametrize("aggregate", ["all", "avg"])
-@pytest.mark.parametrize("clients", ["full rank", "low rank", "clients"])
+@pytest.mark.parametrize("clients", first_quick(["full rank", "low rank", "clients"]))
 def test_gradcheck_of_the_batchs_share_in_a_population(moments: str, aggregate: str, clients: str) -> None:
     kinds = {"queue": QueueMoments(40, False, torch.float64), "average": EMAMoments(0.8, rescale=False)}
     loss = FastFIDLoss(kinds[moments], aggregate).set_references(REFERENCES[clients])
@@ -348,12 +349,14 @@ def test_a_batch_alone_shrinks_the_generator_as_derived() -> None:
     assert scale_found(BatchMoments()) == pytest.approx(scale_expected(16), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh_every", [1, 8])
 def test_a_queue_cures_it(refresh_every: int) -> None:
     assert scale_expected(1024) == pytest.approx(0.995, abs=0.002)
     assert scale_found(QueueMoments(1024), refresh_every) == pytest.approx(scale_expected(1024), abs=0.015)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh_every", [1, 8])
 def test_an_average_cures_it(refresh_every: int) -> None:
     assert scale_found(EMAMoments(0.98), refresh_every) == pytest.approx(1, abs=0.03)

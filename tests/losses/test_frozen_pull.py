@@ -6,6 +6,7 @@ from fedgen.losses import fastfid
 from fedgen.losses.fastfid import Factors, FastFIDLoss
 from fedgen.losses.moments import EMAMoments, QueueMoments
 from tests.losses.frechet_cases import draw, value_and_gradient
+from tests.quick import first_quick
 
 DIM = 32
 REAL = [draw(400, 1, dim=DIM), draw(20, 2, 1.5, 0.2, dim=DIM)]
@@ -31,7 +32,7 @@ def distances(exact: tuple[float, Tensor], frozen: tuple[float, Tensor]) -> tupl
 
 
 @pytest.mark.parametrize("aggregate", ["all", "avg", "own"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", first_quick([torch.float64, torch.float32]))
 def test_the_steps_that_take_the_factors_are_exact_and_those_between_are_close(
     aggregate: str, dtype: torch.dtype
 ) -> None:

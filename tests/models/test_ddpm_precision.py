@@ -87,6 +87,7 @@ def test_the_average_of_weights_in_half_precision_moves(make_ddpm, fit):
     assert (expected - before).abs().max() > 1e-6
 
 
+@pytest.mark.slow
 def test_the_rounds_mean_counts_every_iteration(fit):
     """In bfloat16 the count would stop at 256."""
     losses = []

@@ -88,7 +88,7 @@ def edm_loss(network, images):
 LOSSES = {"ddpm": ddpm_loss, "flow": flow_loss, "edm": edm_loss}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quick(NAMES))
 def test_a_round_is_the_mean_of_clients_own_loops(name, train):
     """Each client's warm-up counts its own iterations, the average moves once."""
     module = make(name, lr=0.01, warmup=4, ema_decay=0.5, ema_warmup=False)
@@ -142,7 +142,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
     assert not same(made[0], made[2])
 
 
-@pytest.mark.parametrize("state", ["reset", "keep", "average"])
+@pytest.mark.parametrize("state", first_quick(["reset", "keep", "average"]))
 @pytest.mark.parametrize("name", first_quick(NAMES))
 def test_resuming_ends_with_the_same_weights_to_the_bit(name, state, train, tmp_path):
     options = {"warmup": 5, "ema_decay": 0.9, "num_classes": 3}

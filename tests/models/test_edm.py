@@ -188,6 +188,7 @@ def test_solvers_converge_to_normal_data_with_their_order(solver, order):
     assert math.log2(error(80) / error(160)) == pytest.approx(order, abs=0.15)
 
 
+@pytest.mark.slow
 def test_points_are_normal_with_and_without_churn():
     """Churned noise is taken away again: mean and deviation stay, and points become others."""
     model = EDM(ExactDenoiser(Preconditioning()), ema_decay=None)

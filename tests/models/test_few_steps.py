@@ -10,6 +10,7 @@ from fedgen.models.networks import SmallCritic
 from tests.losses.simple import two_numbers
 from tests.models.test_distributed_fine_tuning import SIZES, make, noise
 from tests.models.test_distributed_fine_tuning import fit as fit_clients
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -23,7 +24,9 @@ def objective(**options):
     return loss.set_references(noise(sum(SIZES), 1).inputs.split(SIZES))
 
 
-@pytest.mark.parametrize("options", [{}, {"prediction": "v"}, {"num_classes": 3}, {"ema_decay": None}], ids=str)
+@pytest.mark.parametrize(
+    "options", first_quick([{}, {"prediction": "v"}, {"num_classes": 3}, {"ema_decay": None}]), ids=str
+)
 @pytest.mark.parametrize("clip", [True, False])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_its_images_are_those_of_ddim(make_ddpm, options, clip, steps):

@@ -63,6 +63,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, "auto"])
 def test_it_moves_the_images_to_the_data_by_fedavg_and_centrally(tmp_path, strategy):
     module = make()
@@ -306,6 +307,7 @@ def test_half_precision_trains_and_every_client_keeps_its_scaler_in_step(tmp_pat
     assert max(ends) < 1.1 * min(ends)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path):
     options = {"generator_losses": None, "fixed_latents": 30, "batch": 10, "chunk": 4, "ema_decay": 0.5}
 

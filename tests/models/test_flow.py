@@ -197,6 +197,7 @@ def test_training_lowers_the_bits_that_digits_cost(tmp_path, digits):
     assert module.bits_per_dim(digits).mean() < first - 0.3
 
 
+@pytest.mark.slow
 def test_a_run_resumed_from_its_checkpoint_is_the_same_run(tmp_path):
     def build():
         loss = EmbeddedLoss(FastFIDLoss(), ["pixels"], weight=AdaptiveWeight())

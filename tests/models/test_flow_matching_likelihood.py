@@ -55,6 +55,7 @@ def test_it_converges_with_the_solvers_order():
         assert math.log2(error(solver, 100) / error(solver, 200)) == pytest.approx(order, abs=0.15)
 
 
+@pytest.mark.slow
 def test_in_float64_smaller_tolerances_give_smaller_errors_and_below_a_dtypes_rounding_they_are_refused():
     model, given = FlowMatching(ExactVelocity(), ema_decay=None).double(), points(20).double()
 

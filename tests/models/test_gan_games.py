@@ -165,6 +165,7 @@ def test_generated_images_have_the_labels_of_the_real_batch(tmp_path):
     assert seen[2:] == [("made", second), ("scored", both), ("made", second), ("scored", second)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["auto", "federated"])
 def test_samples_have_the_labels_asked_for_or_the_datas_frequencies(strategy, tmp_path):
     module = make_conditional(ema_decay=0.5)

@@ -39,6 +39,7 @@ def weights(module):
     return torch.cat([p.detach().flatten() for p in module.generator.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True])
 def test_the_score_pulls_the_generator_towards_the_clients(make_gan, tmp_path, separate):
     """With the adversarial loss drowned, the images' mean and mean square go to the digits'."""
@@ -69,6 +70,7 @@ def test_a_second_pass_may_have_more_images_than_the_batch(make_gan, tmp_path):
     assert seen == [2 * 20] * 5
 
 
+@pytest.mark.slow
 def test_what_a_loss_remembers_is_each_clients_own_and_survives_resuming(make_gan, tmp_path):
     def build():
         return make_gan(n_critic=1, lr=0.01, generator_losses=[embedded(weight=AdaptiveWeight())])
@@ -177,6 +179,7 @@ def test_mixed_precision_trains_with_a_score_of_full_precision(make_gan, tmp_pat
     assert trainer.callback_metrics["fid_loss/two-numbers"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", [QueueMoments(40), EMAMoments(0.9)])
 def test_a_queue_or_an_average_survives_resuming_to_the_bit(make_gan, tmp_path, moments):
     def build():

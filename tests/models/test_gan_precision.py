@@ -11,6 +11,7 @@ from fedgen.models import GAN, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.networks import DCGANCritic, DCGANGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.models.test_gan_games import Seed, make_conditional, train
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -31,7 +32,7 @@ def gradients(module):
 
 @pytest.mark.parametrize("dtype", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("loss", [WassersteinGP(), Hinge(), NonSaturating()])
-@pytest.mark.parametrize("separate", [None, False, True])
+@pytest.mark.parametrize("separate", first_quick([None, False, True]))
 def test_one_iteration_has_the_gradients_of_full_precision(dtype, loss, separate, tmp_path):
     """The generator's too, which needs the critic as it is after its step, not a copy of half precision from before.
 
@@ -82,6 +83,7 @@ def test_a_skipped_step_changes_nothing_and_the_next_ones_go_on(tmp_path):
     assert all(torch.isfinite(value).all() for value in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained_by", ["clients", "server"])
 def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_bit(tmp_path, trained_by):
     scales, plugins = [], []

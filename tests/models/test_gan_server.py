@@ -37,7 +37,7 @@ def copied(module):
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
 def test_clients_train_the_critic_and_the_server_its_generator_against_the_merged_one(tmp_path, mode):
     """A round of each turn is followed, after merging, by the plain steps of one Adam, whatever clients' Adams do."""
     module = make()
@@ -166,6 +166,7 @@ def test_without_a_federation_an_epoch_is_the_round(tmp_path):
     assert torch.allclose(average, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_conditional_generator_is_trained_on_the_datas_labels(tmp_path):
     module = make_conditional(n_critic=2, generator_trained_by="server")
     before = copied(module)

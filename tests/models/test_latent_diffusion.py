@@ -92,6 +92,7 @@ def same(first, second):
     return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_with_an_autoencoder_that_changes_nothing_all_is_the_model_of_images_to_the_bit(name, train):
     plain, latent = make(name), make(name, Itself())
@@ -184,6 +185,7 @@ def test_a_checkpoint_and_a_shared_folder_need_no_file_of_the_autoencoder(name, 
         assert (again.latent_space.shift, again.latent_space.scaling) == (space.shift, space.scaling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "checkpoint"])
 def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_own(kind, train, tmp_path):
     """A recipe names the file; weights, shift and scaling are the checkpoint's, for scores and for more rounds."""
@@ -236,6 +238,7 @@ def test_a_shared_folder_may_name_no_file_as_its_autoencoder(tmp_path):
         from_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_autoencoder_of_ones_own_is_given_again_to_load_a_checkpoint(train, tmp_path):
     model = make("flow", Itself())
     train(model, 1).save_checkpoint(tmp_path / "model.ckpt")

@@ -183,6 +183,7 @@ def test_training_moves_the_adapters_alone_and_a_checkpoint_brings_them_back(mak
     assert loaded.lora == LoRA(rank=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ema_decay", [None, 0.5])
 def test_both_exports_of_adapters_give_the_models_images(make_ddpm, fit, tmp_path, ema_decay):
     from diffusers import DDPMPipeline

@@ -71,6 +71,7 @@ def test_importance_weights_are_their_definition():
         assert float(found[group, image, sample]) == pytest.approx(float(fit + ratio), rel=1e-5)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_elbo_is_the_mean_log_weight():
     model, images = made(), pictures()
@@ -118,6 +119,7 @@ def test_the_entropy_of_a_fitted_model_is_its_exact_one():
     assert float(group.entropies(model)) == float(client_entropies(list(images), options))
 
 
+@pytest.mark.slow
 def test_copies_of_a_picture_say_nothing_and_four_pictures_at_least_the_logarithm_of_four():
     one = (torch.rand(1, 1, 8, 8, generator=draws(0)[0]) > 0.5).byte() * 255
     four = (torch.rand(4, 1, 8, 8, generator=draws(1)[0]) > 0.5).byte() * 255

@@ -11,6 +11,7 @@ from fedgen.scores import ClientSide, FrechetReference, GeneratedSet, frechet_di
 from fedgen.scores.frechet.corrected import corrected_traces, effective_count, marks_of
 from fedgen.scores.frechet.frechet import CorrectedFrechetScore, FrechetScore
 from fedgen.statistics import Gaussian, Projection, pool, summarize
+from tests.quick import first_quick
 
 DIM = 24
 SCALES = (1 / torch.arange(1, DIM + 1, dtype=torch.float64)).sqrt()
@@ -39,7 +40,7 @@ def test_at_equal_numbers_it_is_the_closed_form(freedom):
     assert trace(values, freedom, freedom) == pytest.approx(float(expected), rel=1e-10)
 
 
-@pytest.mark.parametrize(("first", "second"), [(6, 11), (11, 6), (8, 40)])
+@pytest.mark.parametrize(("first", "second"), first_quick([(6, 11), (11, 6), (8, 40)], several=True))
 def test_at_other_numbers_it_is_the_integral_along_the_cuts(first, second):
     """The contour drawn in to the l_i and to the cuts between zeros of psi_1 and psi_2, in mpmath."""
     values = [0.5, 1.2, 3.0]

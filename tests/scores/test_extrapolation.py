@@ -46,6 +46,7 @@ def test_it_removes_the_bias_and_its_intervals_cover_the_truth(scale: float, shi
         assert 0.7 < float(values.std() / errors.square().mean().sqrt()) < 1.2
 
 
+@pytest.mark.slow
 def test_fixed_clients_are_the_population() -> None:
     random, draws = torch.Generator().manual_seed(1), 60
     clients = [draw(30, MEANS[0], SPREAD, random), draw(6, MEANS[1], SPREAD, random)]  # the second has no full rank

@@ -92,6 +92,7 @@ def test_a_normal_alone_has_the_variance_that_is_likeliest() -> None:
     )
 
 
+@pytest.mark.slow
 def test_scales_of_features_order_and_constant_features_do_not_matter() -> None:
     random = torch.Generator().manual_seed(2)
     train, held_out, made = draw(40, random), draw(30, random), draw(35, random)
@@ -119,6 +120,7 @@ def test_the_same_generated_set_has_the_same_bits_and_batches_are_steps(monkeypa
     assert reference.score(made).values["all"] != pytest.approx(first["all"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_generator_that_memorises_is_told_from_one_that_cannot() -> None:
     random = torch.Generator().manual_seed(4)
     train, held_out = [draw(300, random), draw(100, random, 2.0)], [draw(300, random), draw(100, random, 2.0)]
@@ -136,6 +138,7 @@ def test_a_generator_that_memorises_is_told_from_one_that_cannot() -> None:
     assert shifted.values["all"] > fresh.values["all"] + 3 * fresh.errors["all"]
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_order_of_images_or_clients_nor_halves_on_rounding() -> None:
     random = torch.Generator().manual_seed(7)
     train, held_out = [draw(60, random), draw(40, random, 1.0)], [draw(30, random), draw(50, random, 1.0)]
@@ -151,6 +154,7 @@ def test_values_do_not_depend_on_the_order_of_images_or_clients_nor_halves_on_ro
     assert make(*rounded).score(made).values == pytest.approx(score.values, abs=0.01)
 
 
+@pytest.mark.slow
 def test_held_out_images_in_a_generators_place_score_as_fresh_ones_do_below_0_where_clients_are_small() -> None:
     random = torch.Generator().manual_seed(8)
     train, held_out = ([draw(100, random) for _ in range(4)] for _ in range(2))
@@ -179,6 +183,7 @@ def test_errors_are_the_spread_over_held_out_images_and_halves(held: int) -> Non
         assert float(covered.double().mean()) > 0.88
 
 
+@pytest.mark.slow
 def test_errors_of_avg_hold_the_halves_of_all_clients_as_those_of_one_client_do() -> None:
     """Of one client avg and worst are its score; of two, whose halves are drawn alike, avg has the least error."""
     draws = torch.Generator().manual_seed(1)

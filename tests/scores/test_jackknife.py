@@ -67,6 +67,7 @@ def test_values_and_errors_are_those_of_the_formula(groups):
         assert parts == pytest.approx(score.errors[how])
 
 
+@pytest.mark.slow
 def test_of_heavy_tails_it_takes_off_what_the_correction_leaves():
     left = {"fidc": [], "fidj": []}
     for seed in range(30):

@@ -109,6 +109,7 @@ def spread(kind: str, scores: list[FederatedScore], key: str) -> float:
     return float(values.std() / torch.tensor([score.error_parts[kind][key] for score in scores]).mean())
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_over_generated_sets() -> None:
     random = torch.Generator().manual_seed(6)
     clients = [draw(200, random, 2.0), draw(120, random, 3.0)]

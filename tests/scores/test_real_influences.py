@@ -45,6 +45,7 @@ def test_their_length_is_the_error_over_real_images(name, aggregate):
     assert np.linalg.norm(found) == pytest.approx(score.error_parts["real"][aggregate], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(REFERENCES))
 def test_their_product_is_the_covariance_of_two_checkpoints_over_draws_of_real_images(name):
     values, products = [], []

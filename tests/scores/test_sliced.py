@@ -104,6 +104,7 @@ def test_chunks_of_directions_change_nothing(monkeypatch):
     assert again.errors == pytest.approx(expected.errors, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 def test_errors_over_images_are_the_spread_over_repeated_draws(p):
     def draw(seed):
@@ -118,6 +119,7 @@ def test_errors_over_images_are_the_spread_over_repeated_draws(p):
         assert found == pytest.approx(np.std([s.values[key] for s in scores]), rel=0.15)
 
 
+@pytest.mark.slow
 def test_errors_over_projections_are_the_spread_over_seeds():
     x, y = features(50), features(50, seed=1, shift=1.0)
     scores = [SlicedReference.from_features([x], 1, 30, seed).score(y) for seed in range(300)]

@@ -118,6 +118,7 @@ def population(mean: float, variances: list[float]) -> Gaussian:
     return Gaussian(count, means, scatter=torch.diag(torch.tensor(variances).double()) * count)
 
 
+@pytest.mark.slow
 def test_fid_intervals_cover_the_truth() -> None:
     spreads = [[1.0, 2.0, 0.5], [1.5, 0.7, 1.0]]
     truth = FrechetReference.from_summaries([population(0.0, spreads[0]), population(1.0, spreads[1])], "uniform")
@@ -143,6 +144,7 @@ def test_fid_errors_of_equal_distributions_are_on_the_large_side() -> None:
     assert 1.0 < sum(score.errors["all"] ** 2 for score in scores) / 150 / spread**2 < 1.7**2
 
 
+@pytest.mark.slow
 def test_kid_intervals_cover_the_truth() -> None:
     exact = {"all": 0.75 * (3.0 - 2) ** 2, "avg": 0.75 + 3.875}
     generator = torch.Generator().manual_seed(1)

@@ -42,6 +42,7 @@ def test_groupsort_stays_below_a_mean_shift_on_images_that_it_never_saw():
     assert 1.85 < mean < 2.0 + 3 * error
 
 
+@pytest.mark.slow
 def test_on_the_images_of_its_training_a_critic_overshoots_the_populations_distance():
     x, y = normal(60, 64, 0), normal(60, 64, 1)
     seen, _ = wasserstein_critic(x, y, CriticOptions(held_out=0, hidden=32, max_steps=300))
@@ -78,6 +79,7 @@ def test_the_unit_of_the_features_is_that_of_the_distance():
     assert moved == pytest.approx((128 * value, 128 * error), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_reference_scores_each_client_and_the_pool():
     parts = [normal(80, 3, 1), normal(160, 3, 2) + 2]
     reference = WassersteinReference.from_features(parts, SHORT)
@@ -114,6 +116,7 @@ def test_the_pool_follows_the_weights():
     assert score.values["worst"] == float(score.per_client[1])
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_over_measured_images():
     parts, generated = [normal(40, 2, 0), normal(60, 2, 1) + 1], normal(50, 2, 2) + 2
     reference = WassersteinReference.from_features(parts, SHORT, weights="uniform")
@@ -133,6 +136,7 @@ def test_errors_are_the_spread_over_measured_images():
     assert score.errors["all"] == pytest.approx(spread, rel=0.35)  # estimated from 75 images
 
 
+@pytest.mark.slow
 def test_the_stop_rule_ends_training_and_max_steps_does_too():
     x, y = normal(200, 2, 0), normal(200, 2, 1) + 3
     reference = WassersteinReference.from_features([y], CriticOptions(hidden=16))

@@ -44,6 +44,7 @@ def test_the_classic_noise_is_refused_where_it_would_not_protect() -> None:
         noise_multiplier(10.0, 1e-5, accountant="classic")
 
 
+@pytest.mark.slow
 def test_privacy_loss_distributions_come_to_the_same() -> None:
     assert noise_multiplier(1.0, 1e-5, accountant="pld") == pytest.approx(noise_multiplier(1.0, 1e-5), rel=1e-5)
 

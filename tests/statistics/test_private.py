@@ -97,6 +97,7 @@ def test_the_noise_is_isotropic_in_the_norm_that_the_sensitivity_is_told_in() ->
     assert abs(float(torch.corrcoef(found["outer"].T).triu(1).abs().max())) < 0.15
 
 
+@pytest.mark.slow
 def test_shared_noise_adds_to_the_whole_over_the_clients() -> None:
     shared = replace(PRIVACY, sharers=4, count="public")
     found = sum(noises(shared, 400, client)["sum"] for client in range(4))
@@ -116,6 +117,7 @@ def test_a_seed_repeats_the_noise_and_the_default_never_does() -> None:
     assert not torch.equal(noises(PRIVACY, 1, seed=None)["outer"], noises(PRIVACY, 1, seed=None)["outer"])
 
 
+@pytest.mark.slow
 def test_secure_noise_has_the_promised_variance_and_nothing_in_common_between_numbers_and_releases() -> None:
     """Numbers of one message, and messages after one another as of several clients, are uncorrelated."""
     shared = replace(PRIVACY, sharers=4)

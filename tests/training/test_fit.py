@@ -114,6 +114,7 @@ def test_an_unknown_command_is_named(capsys):
     assert "no command 'train'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure_and_has_no_place_for_another_recipe(recipe, capsys):
     assert fit(recipe) == 0
     folder = Path("checkpoints/tiny")
@@ -167,6 +168,7 @@ def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, run, capsys):
     assert {record.round for record in Run("checkpoints/tiny").records} >= {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training_goes_on(recipe, capsys):
     asked = ["--explain", "--trainer.callbacks", "null", "--trainer.logger", "false"]
     assert fit(recipe, *asked) == 0
@@ -281,6 +283,7 @@ def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe
     assert capsys.readouterr().err.count("another recipe") == 2
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_in_one_folder_are_refused_and_what_kills_left_is_removed(recipe, capsys):
     quiet = ["--trainer.callbacks.report", "false", "--trainer.callbacks.page", "false"]
     with only_run(require_writable("checkpoints/tiny")):
@@ -556,7 +559,10 @@ def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
 
 @pytest.mark.parametrize(
     ("limit", "value"),
-    [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
+    first_quick(
+        [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
+        several=True,
+    ),
 )
 def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
     assert fit(recipe, f"--trainer.{limit}", value) == 2
@@ -602,6 +608,7 @@ def test_help_all_has_every_option(capsys):
     assert len(shown.splitlines()) > 200
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, capsys):
     Path("bad.ckpt").write_bytes(b"garbage")
     assert fit(recipe, "--ckpt_path", "bad.ckpt") == 2

@@ -108,6 +108,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_a
     assert "is finished: 4 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints_before_it_are_passed_over(run, trained, capsys):
     truncate(run / "last.ckpt")
     truncate(run / "round=00002.ckpt")

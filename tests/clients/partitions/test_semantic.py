@@ -100,6 +100,7 @@ def test_the_same_seed_gives_the_same_clients_another_one_others_and_global_gene
     assert any(not np.array_equal(a, b) for a, b in zip(first, rule.assign(examples, seed=1)))
 
 
+@pytest.mark.slow
 def test_writers_of_known_styles_are_found_far_above_chance_and_above_a_label_partition(monkeypatch):
     """From the pixels of 1,248 digits by 8 writers whose labels are alike, so that labels tell nothing about them.
 

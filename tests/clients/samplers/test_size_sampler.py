@@ -38,6 +38,7 @@ def mean_of(cohort, values, weigh=lambda client: 1.0):
     return rule.result()[0].item()
 
 
+@pytest.mark.slow
 def test_the_mean_over_draws_is_that_of_all_clients_by_size():
     """0.1 * 1 + 0.3 * 5 + 0.6 * -2 = 0.4, by enumeration of all draws and in 4,000 rounds. Uniform draws weighted by
     size have another: weights are normalised in each cohort, to (1 + 15) / 4, (1 - 12) / 7 and (15 - 12) / 9."""

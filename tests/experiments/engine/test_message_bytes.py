@@ -55,6 +55,7 @@ class Verbose(ClientAlgorithm):
         return self.times * bytes_of(model.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "times"),
     [

@@ -148,6 +148,7 @@ def test_the_mean_of_the_clients_own_kid_has_the_gradient_of_the_pools():
     assert torch.allclose(pooled, own, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_training_leads_to_the_optima():
     settings = ToySettings(points=3000, kernel_points=400, batch=128, queue=1024, steps=200)
     found = train_toy(settings, seed=0)

@@ -30,6 +30,7 @@ def test_a_partition_and_scores_in_one_network_are_refused(recipe, capsys, split
     assert "scores would see the features that made the clients" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_own_are(recipe):
     arms = {arm.name: arm.settings for arm in PartitionChoice(recipe=recipe).arms}
     assert arms.pop("natural") == {}

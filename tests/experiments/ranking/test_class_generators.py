@@ -44,6 +44,7 @@ def test_scores_are_those_over_clients_and_over_iid_ones():
         assert control["errors"][how] == pytest.approx(exact.error_parts["generated"][how], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "clients", "write"), [("cifar10", 10, write_cifar10), ("imagenet32", 4, write_imagenet32)]
 )

@@ -51,6 +51,7 @@ def test_rounding_ties_pairs_and_inverts_none_and_noise_inverts_some():
     assert min(noisy["noisy"]) > 50
 
 
+@pytest.mark.slow
 def test_without_the_table_it_shows_what_random_subsets_do_to_constant_gaps(tmp_path, capsys):
     experiment.paper_table(None, tmp_path, quick=True)
     printed = capsys.readouterr().out

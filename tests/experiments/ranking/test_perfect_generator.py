@@ -130,6 +130,7 @@ def test_a_picture_that_was_lost_comes_back_and_nothing_is_scored_again(tmp_path
     assert (tmp_path / "out" / "wgan-gp-checkpoint.png").read_bytes() == (tmp_path / "before.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_kind_may_be_left_out_and_another_is_refused(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings.Training, "run", untrained)

@@ -15,6 +15,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_control_holds_the_same_images_so_all_is_the_same():
     measure = experiment.SizeMeasure(
         experiment.ClassSplit(experiment.ImageChoice("digits", embedding="pixels"), (10,)), 4
@@ -25,6 +26,7 @@ def test_the_control_holds_the_same_images_so_all_is_the_same():
         assert classes["3"][score]["avg"] != pytest.approx(iid["3"][score]["avg"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_quick_takes_the_small_sizes_only():
     experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5, 300), quick=True)
     assert list(json.loads(Path("out/results.json").read_text())["numbers"]["found"]) == ["5"]
@@ -38,6 +40,7 @@ def test_what_cannot_be_compared_is_refused(wrong, message):
         experiment.sample_size(**{**DIGITS, **wrong})
 
 
+@pytest.mark.slow
 def test_what_one_size_cannot_show_is_not_said(capsys):
     experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5,), quick=True)
     assert "falls with their images" not in capsys.readouterr().out

@@ -50,6 +50,7 @@ class LinearNetwork(nn.Module):
         return styles[:, 0]
 
 
+@pytest.mark.slow
 def test_a_linear_network_gives_the_u_of_the_closed_form():
     taus = (0.05, 0.25, 0.5, 0.8, 1.0)
     choice = TruncationChoice(

@@ -20,6 +20,7 @@ from fedgen.models.networks import SmallCritic, SmallGenerator
 from fedgen.models.optional_hooks import overridden_below
 from tests.federated.modules import Automatic, Contiguous, make_trainer
 from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, fit, make_data
+from tests.quick import first_quick
 
 
 class OwnStep(Alone):
@@ -93,7 +94,7 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", first_quick(MODULES, of=3))
 def test_what_has_no_form_for_many_clients_is_trained_one_by_one_and_the_log_says_why(name, caplog):
     make, options, said = MODULES[name]
     with caplog.at_level(logging.INFO, "lightning.pytorch"):

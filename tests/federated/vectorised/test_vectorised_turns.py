@@ -64,12 +64,15 @@ def test_turns_at_once_are_those_one_by_one(name, kind):
 
 @pytest.mark.parametrize(
     ("optimizer", "options"),
-    [
-        ("SGD", {}),
-        ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-        ("AdamW", {"weight_decay": 0.1, "amsgrad": True}),
-        ("Adam", {"fused": True}),
-    ],
+    first_quick(
+        [
+            ("SGD", {}),
+            ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+            ("AdamW", {"weight_decay": 0.1, "amsgrad": True}),
+            ("Adam", {"fused": True}),
+        ],
+        several=True,
+    ),
 )
 def test_optimizers_step_and_are_kept_as_pytorch_steps_them(optimizer, options):
     one, many = both(seeded(lambda: Alone(optimizer, **options)), optimizer_state="keep", cohort_size=4)

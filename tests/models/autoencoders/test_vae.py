@@ -118,6 +118,7 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path):
     assert not same(whole, part)
 
 
+@pytest.mark.slow
 def test_it_learns_to_give_images_back():
     """Of one grey level each, which latents have room for."""
     model = make()

@@ -53,6 +53,7 @@ def test_its_scores_are_those_of_every_15th_round():
     assert sorted(found.values(), reverse=True) == list(found.values())
 
 
+@pytest.mark.slow
 def test_its_images_are_as_bright_as_its_data_and_differ():
     model = StyleGAN2.from_file(STEM.with_suffix(".safetensors"))
     images = to_uint8(model.sample(256, torch.Generator().manual_seed(0))).float()

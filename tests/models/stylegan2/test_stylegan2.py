@@ -197,6 +197,7 @@ def test_gradients_are_cleaned_as_published():
     assert trainer.precision_plugin.precision == "32-true"
 
 
+@pytest.mark.slow
 def test_over_clients_the_clock_is_a_clients_own():
     module = make(ema_kimg=0.02)
     fit_clients(module, rounds=2)

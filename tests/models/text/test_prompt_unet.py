@@ -123,6 +123,7 @@ def hub(pipeline, tmp_path, monkeypatch):
     return here
 
 
+@pytest.mark.slow
 def test_a_name_on_the_hub_is_its_pipeline_without_code_and_pickles(hub, pipeline):
     model, named = make(pipeline), make("owner/pipeline")
     assert all(torch.equal(value, named.state_dict()[name]) for name, value in model.state_dict().items())
@@ -135,6 +136,7 @@ def test_an_autoencoders_name_on_the_hub_is_that_of_the_folder(hub, pipeline):
     assert spaces[0].fingerprint() == spaces[1].fingerprint()
 
 
+@pytest.mark.slow
 def test_a_shared_folder_of_a_network_of_prompts_needs_no_pipeline(pipeline, tmp_path):
     model = make(pipeline, lora=LoRA(rank=2, targets=("to_q", "to_v")))
     for value in model.parameters():

@@ -19,6 +19,7 @@ def size(path):
     return struct.unpack(">II", header[16:24])
 
 
+@pytest.mark.slow
 def test_the_figure_is_a_png_with_a_row_a_score(tmp_path):
     path = draw_curves([*FLOOR, *RECORDS], tmp_path / "curves.png")
     assert path == tmp_path / "curves.png"
@@ -54,6 +55,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path, monkeypatch):
     draw_curves(lost[:1], tmp_path / "none.png")  # and a legend of nothing is no warning
 
 
+@pytest.mark.slow
 def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

@@ -27,6 +27,7 @@ def drawn(monkeypatch):
     return figures
 
 
+@pytest.mark.slow
 def test_each_score_and_split_has_a_panel_with_its_values(tmp_path, drawn):
     matrices = [make(3, score, split) for split in ("train", "report") for score in ("fid", "kid")]
     path = draw_matrices(matrices, tmp_path / "matrix.png")

@@ -60,6 +60,7 @@ def test_a_picture_is_drawn(case, tmp_path, monkeypatch):
     assert ("labels: share of a client's" in titles) == (case != "unlabelled")
 
 
+@pytest.mark.slow
 def test_every_client_is_a_dot_and_the_mean_a_line(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
