@@ -42,7 +42,7 @@ demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, s
 # dies fails its test once: others in its place would die of it too, or wait for ever.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
 
-test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
+test: $(READY) ## the quick tests, some of everything (four minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not fuzz and not browser and not gpu'
 
 # A file's tests stay in one process, where they share what they train; in the order of tests/conftest.py. Three
