@@ -43,7 +43,7 @@ BUDGETS: dict[str, int] = {
     "lines: federated, clients": 12_992,
     "circles: federated, clients": 0,
     "files: evaluation, reports, callbacks": 50,
-    "lines: evaluation, reports, callbacks": 10_532,
+    "lines: evaluation, reports, callbacks": 10_530,
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 59,
     # by 175 more for molecules
@@ -65,7 +65,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4571,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 372,
-    "lines: all rooms": 75_972,
+    "lines: all rooms": 75_970,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

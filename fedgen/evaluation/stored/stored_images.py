@@ -178,16 +178,15 @@ class TextLines:
         is_smiles = path.suffix.lower() == ".smi"
         texts = [line.split(maxsplit=1)[0] if is_smiles and line.strip() else line.rstrip("\r") for line in lines]
         self.lines = [(number, text) for number, text in enumerate(texts, 1) if text]
-        self.found = len(self.lines)
         if not self.lines:
             raise ValueError(f"{path} has no lines of text")
 
     def __len__(self) -> int:
-        return self.found
+        return len(self.lines)
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
         """Tokens int64 [n, T] of the lines."""
-        for start in range(0, self.found, batch_size):
+        for start in range(0, len(self.lines), batch_size):
             yield encode_all([text for _, text in self.lines[start : start + batch_size]])
 
     def keep_usable(self, embedding: TextEmbedding) -> None:
@@ -201,7 +200,6 @@ class TextLines:
             f"{where}, line {number}: {printable(text, 40)} {what}" for (number, text), good in marked if not good
         ]
         self.lines = [line for line, good in marked if good]
-        self.found = len(self.lines)
 
     def digest(self) -> str:
         digest = BLAKE()
