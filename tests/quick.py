@@ -15,6 +15,8 @@ def first_quick(values: Iterable[Any], of: int | None = None, several: bool = Fa
         several: whether each is a tuple of as many parameters.
     """
     cases = list(values)
+    if any(isinstance(case, type(pytest.param())) for case in cases):
+        raise TypeError("a case is a pytest.param already: give its values alone")
     return [
         case
         if number % (of or len(cases)) == 0

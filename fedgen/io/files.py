@@ -24,7 +24,7 @@ from fedgen.io.regular_files import check_unpacked, read_regular
 from fedgen.io.restricted_pickle import check_key, check_unfolding
 
 ARRAYS = "an .npz file of plain arrays"
-MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
+MOST_PARTS = 20_000  # of a YAML file, a second of PyYAML; a recipe has some hundred
 LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
 _DEEPEST = 100  # mappings and lists within each other
 _ROW, _CELL = 100, 50  # bytes that Python takes for a row of a table and for each field

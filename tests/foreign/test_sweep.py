@@ -32,9 +32,7 @@ CASES = [
     for name, maker in makers.items()
 ]
 SCHEDULES = [
-    pytest.param(
-        schedule, optimizer, interval, marks=[] if (optimizer, interval) == ("Adam", "step") else pytest.mark.slow
-    )
+    (schedule, optimizer, interval)
     for schedule in MADE
     for interval in intervals_of(schedule)
     for optimizer in OPTIMIZERS
@@ -52,7 +50,7 @@ def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
     assert max(found.values()) <= TOLERANCE, found
 
 
-@pytest.mark.parametrize(("schedule", "optimizer", "interval"), first_quick(SCHEDULES, of=4, several=True))
+@pytest.mark.parametrize(("schedule", "optimizer", "interval"), first_quick(SCHEDULES, of=24, several=True))
 def test_a_schedule_goes_on(schedule, optimizer, interval) -> None:
     found = deviations_of_schedule(schedule, optimizer, interval)
     assert max(found.values()) <= TOLERANCE, found
