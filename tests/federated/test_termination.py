@@ -201,4 +201,5 @@ def test_sigterm_ends_every_process_within_ten_seconds(devices, where, who, stat
     assert time.monotonic() - begun < 10
     if status is not None:
         assert process.returncode == status, said[-3000:]
+        assert ("still busy: it is killed" in said) == (status == 143)
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 0

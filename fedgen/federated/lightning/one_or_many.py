@@ -129,6 +129,8 @@ def watch_for_sigterm(strategy: DDPStrategy) -> None:
     def watch() -> None:
         sent = iter(partial(os.read, reads, 1), b"")
         if any(number[0] == signal.SIGTERM for number in sent) and not over.wait(grace):
+            said = f"SIGTERM received {grace:.0f} seconds ago, and this process is still busy: it is killed\n"
+            os.write(2, rank_prefixed_message(said, strategy.global_rank).encode())  # the busy thread may hold a lock
             if launcher is not None:
                 launcher.kill(signal.SIGKILL)
             end_process(128 + signal.SIGTERM)
