@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedgen.data.sets.hospital_images import Camelyon17, FedISIC2019
     from fedgen.data.sets.medmnist import MedMNIST
     from fedgen.data.sets.mnist import MNIST, FashionMNIST, MNIST5k
+    from fedgen.data.sets.moses import Moses
     from fedgen.data.sets.photo_patches import PhotoPatches
     from fedgen.data.sets.pickled_images import CIFAR10, CIFAR100, ImageNet32
     from fedgen.data.sets.style_shift import StyleShift
@@ -42,6 +43,7 @@ __all__ = [
     "ImageNet32",
     "MNIST5k",
     "MedMNIST",
+    "Moses",
     "PhotoPatches",
     "StyleShift",
     "TextFolder",

@@ -1,8 +1,11 @@
 """The door for files of strangers: regular files alone are opened, and none may unfold into far more than it holds."""
 
 import errno
+import gzip
+import io
 import os
 import stat
+import zlib
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
@@ -40,6 +43,18 @@ def open_regular(path: str | Path) -> BufferedReader:
 def read_regular(path: str | Path) -> bytes:
     with open_regular(path) as file:
         return file.read()
+
+
+def read_gzip(path: str | Path) -> bytes:
+    """The content of a gzipped file; ValueError for a damaged one, or one that unfolds into far more than it holds."""
+    content = read_regular(path)
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            data = file.read(most_unpacked(len(content)) + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is cut short or damaged ({error}); get it again") from error
+    check_unpacked(len(data), len(content), str(path))
+    return data
 
 
 def is_regular(path: str | Path) -> bool:

