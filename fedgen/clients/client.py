@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -92,7 +93,8 @@ class ThreeWaySplit:
     Within each client, of either kind, `FederatedDataModule(held_out=...)` holds out images.
 
     Args:
-        unparticipating: the fraction of clients that never train, rounded; the paper's is 0.2.
+        unparticipating: the fraction of clients that never train, rounded; the paper's is 0.2. Or the pattern of their
+            names, as a shell's ("unseen: *").
         participating: the fraction of the others that train, for studies of the number of clients.
         max_examples: of each part of a client, at most; drawn from all that it has.
         eval_clients: clients of either kind that are scored; as many as there are of the rarer kind by default.
@@ -106,13 +108,13 @@ class ThreeWaySplit:
         ThreeWaySplit(unparticipating=0.2, participating=0.5, max_examples=None, eval_clients=None)
     """
 
-    unparticipating: float = 0.2
+    unparticipating: float | str = 0.2
     participating: float = 1.0
     max_examples: int | None = None
     eval_clients: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.unparticipating < 1:
+        if not isinstance(self.unparticipating, str) and not 0 < self.unparticipating < 1:
             raise ValueError(f"unparticipating={self.unparticipating}: the fraction of clients kept lies in (0, 1)")
         if not 0 < self.participating <= 1:
             raise ValueError(f"participating={self.participating}: the fraction of the others lies in (0, 1]")
@@ -120,21 +122,29 @@ class ThreeWaySplit:
             if (value := getattr(self, name)) is not None and value < 2:
                 raise ValueError(f"{name}={value}: a score needs at least 2, or null for all")
 
-    def assign(self, num_clients: int, seed: int) -> Roles:
-        """The roles of clients, a function of (their number, seed) alone.
+    def assign(self, clients: int | Sequence[str], seed: int) -> Roles:
+        """The roles of clients, a function of (their names or number, seed) alone.
 
         Raises:
-            ValueError: if there is not one client for each role.
+            ValueError: if there is not one client for each role, or a pattern is given and names are not.
         """
-        kept = round(self.unparticipating * num_clients)
-        training = round(self.participating * (num_clients - kept))
+        names = [] if isinstance(clients, int) else list(clients)
+        count = clients if isinstance(clients, int) else len(names)
+        order = torch.randperm(count, generator=generator(seed, "unparticipating")).tolist()
+        if isinstance(pattern := self.unparticipating, str):
+            if not names:
+                raise ValueError(f"unparticipating={pattern!r} is a pattern of names, and the clients have none here")
+            order.sort(key=lambda number: not fnmatchcase(names[number], pattern))
+            kept = sum(fnmatchcase(name, pattern) for name in names)
+        else:
+            kept = round(pattern * count)
+        training = round(self.participating * (count - kept))
         if kept < 1 or training < 1:
             raise ValueError(
-                f"of {num_clients} client(s), unparticipating={self.unparticipating} keeps {kept} from training and"
+                f"of {count} client(s), unparticipating={self.unparticipating!r} keeps {kept} from training and"
                 f" participating={self.participating} trains {training}, and each needs one: use more clients, or other"
-                " fractions"
+                f" fractions{f'; the first are named {names[:3]}' if names else ''}"
             )
-        order = torch.randperm(num_clients, generator=generator(seed, "unparticipating")).tolist()
         others = sorted(order[kept:])  # so that the training clients do not depend on the order of the kept ones
         drawn = torch.randperm(len(others), generator=generator(seed, "participating")).tolist()
         chosen = [others[place] for place in drawn]

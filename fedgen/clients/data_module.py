@@ -303,9 +303,9 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             ValueError: if the split leaves a role without a client, or roles that were set are of other clients.
         """
-        count = len(self.everyone)
+        names, count = [client.name for client in self.everyone], len(self.everyone)
         if self._roles is None:
-            self._roles = self.split.assign(count, self.seed) if self.split else Roles(tuple(range(count)), ())
+            self._roles = self.split.assign(names, self.seed) if self.split else Roles(tuple(range(count)), ())
         if self._roles.count != count:
             raise ValueError(f"the split is one of {self._roles.count} clients, and the partition gives {count}")
         return self._roles

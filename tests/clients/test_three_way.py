@@ -30,6 +30,23 @@ def test_fewer_participants_are_some_of_the_same_and_the_kept_ones_stay():
     assert few.unparticipating == some.unparticipating == all_.unparticipating
 
 
+def test_a_pattern_keeps_the_clients_that_it_names():
+    names = ["a", "unseen: a", "b", "unseen: b", "c"]
+    roles = ThreeWaySplit("unseen: *").assign(names, seed=0)
+    assert (roles.participating, roles.unparticipating, roles.left_out) == ((0, 2, 4), (1, 3), ())
+    fewer = ThreeWaySplit("unseen: *", participating=0.34).assign(names, seed=0)
+    assert fewer.unparticipating == (1, 3)
+    assert len(fewer.participating) == 1
+    data = make(ThreeWaySplit("*[12]"))  # of clients 0 to 9
+    assert data.roles.unparticipating == (1, 2)
+
+
+@pytest.mark.parametrize(("clients", "word"), [(5, "names"), (["a", "b"], "named"), (["unseen: a"], "each needs one")])
+def test_a_pattern_that_keeps_nobody_or_everybody_is_refused(clients, word):
+    with pytest.raises(ValueError, match=word):
+        ThreeWaySplit("unseen: *").assign(clients, seed=0)
+
+
 def test_every_client_is_kept_in_its_share_of_the_draws():
     kept = torch.zeros(10)
     for seed in range(200):
