@@ -27,8 +27,9 @@ from fedgen.embeddings.names import (
     split_options,
     with_suffix,
 )
+from fedgen.embeddings.text_bytes import TextBytes
 
-WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identity": Identity}
+WITHOUT_WEIGHTS: dict[str, Callable[..., Embedding]] = {"pixels": Pixels, "identity": Identity, "bytes": TextBytes}
 
 WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
     "efficientnet-lite0": EfficientNetLite0,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.embeddings.text_bytes import TextBytes
 from fedgen.evaluation.names import NAMES
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinct, choose, choose_scores
@@ -169,9 +170,10 @@ class OwnModel(NoEmbedding):
         """Accept any shape: the model says what it cannot take."""
 
 
-UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {
+UNEMBEDDED: dict[str, Callable[[], Embedding]] = {
     "labels": partial(OwnClassifier, "own-classifier", None, settings={"network": "SmallClassifier", "version": 1}),
     "model": partial(OwnModel, OWN_MODEL, None),
+    "texts": TextBytes,
 }
 """What scores need, and what stands in an embedding's place."""
 
@@ -222,6 +224,8 @@ def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = Fa
             f"score {choice.name} needs logits, which embedding {embedding} does not give: use"
             " inception-v3-compat-logits_unbiased, or preset 'is' beside other embeddings"
         )
+    if choice.needs == "texts" and embedding != "bytes":
+        raise ValueError(f"score {choice.name} reads texts, not features of {embedding}: use embedding bytes for it")
     if choice.needs == "points" and not takes_points:
         raise ValueError(
             f"score {choice.name} is the log-density of points, but embedding {embedding} takes images; it is for"

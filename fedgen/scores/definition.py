@@ -17,7 +17,7 @@ from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
 from fedgen.statistics import Gaussian
 
-Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model"]
+Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model", "texts"]
 BY_CLASS: tuple[Needs, ...] = ("labels", "prompts")
 """Needs of images that a model is asked for by their class."""
 TextFeatures = Callable[[Sequence[str]], Tensor]
@@ -160,7 +160,8 @@ class ScoreDefinition(ABC):
         name: in recipes, records and columns.
         needs: "summaries" of features will do; "features"; "logits" of generated images alone; real "points" and a
             model's density; the clients' "held out" features besides; features with labels, and those of the labels'
-            "prompts"; in place of features images with "labels"; or images that the "model" is asked about.
+            "prompts"; in place of features images with "labels", images that the "model" is asked about, or "texts"
+            as their bytes.
         family: scores of one family and equal options come out of one pass; its own name by default.
         shares_out: whether processes that are `together` share its work; of another, one process does all.
         knows_weights: whether clients' weights count in `all`.

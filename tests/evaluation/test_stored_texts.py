@@ -47,6 +47,14 @@ def test_the_command_prints_fcd_and_names_bad_lines(files, monkeypatch, capsys):
     assert {record["score"] for record in scored["records"]} == {"fcd"}
 
 
+def test_what_molecules_are_is_scored_of_every_line(files):
+    made, sites = files
+    options = StoredOptions(scores=["validity", "novelty"])
+    records = {record.name: record for record in StoredEvaluation(made, sites, "bytes", options=options).records()}
+    assert records["validity_all"].value == 4 / 5
+    assert records["novelty_all"].value == 3 / 4  # CCBr is in the south, written the other way round
+
+
 def test_texts_and_images_are_not_mixed_up(files, tmp_path):
     made, sites = files
     with pytest.raises(ValueError, match=r"made\.txt holds texts, and embedding pixels takes images"):
