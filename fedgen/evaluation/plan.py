@@ -293,31 +293,42 @@ class RealSide:
                 key = split.name, panel.embedding.name
                 references[key] = reference
                 for name, stand_in in self.plan.stand_ins(split, panel).items():
-                    chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
-                    labels = None if stand_in.labels is None else stand_in.labels[chosen]
-                    own = features[id(stand_in.images)]
-                    self.stand_ins[*key, name] = own[chosen] if isinstance(own, Tensor) else own.view(chosen), labels
+                    labels = None if stand_in.labels is None else stand_in.labels[self._chosen(split, name)]
+                    self.stand_ins[*key, name] = features[id(stand_in.images), name, split.stream], labels
         self.references = references
 
-    def _embed_real(self, panel: Panel) -> dict[int, Any]:
-        """Features of all splits' images and stand-ins by the images' identity: those of one are often another's."""
-        found: dict[int, Any] = {}
+    def _chosen(self, split: Split, name: str) -> Tensor:
+        """The positions of a stand-in's images that are scored: as many as are generated."""
+        return subset(len(split.stand_ins[name].images), self.plan.num_images, self.seed, name, split.stream)
+
+    def _embed_real(self, panel: Panel) -> dict[Any, Any]:
+        """Features of splits' images by the images' identity, which splits share, and of the stand-ins' chosen ones."""
+        found: dict[Any, Any] = {}
         for split in self.plan.splits:
-            stand_ins = self.plan.stand_ins(split, panel)
-            others = [(one.images, f"{name} of {split.name}") for name, one in stand_ins.items()]
-            for images, what in ((split.images, split.reference), *others):
-                if panel.on_images:  # these scores compare the images themselves, or ask the model about anything
-                    found[id(images)] = images  # those on disk are read as they are compared
-                elif id(images) not in found:
-                    try:
-                        with name_clients(images, self.plan.splits):
-                            found[id(images)] = self.embed(panel, images, f"{what} with", self.cache)
-                    except NotFiniteError as error:
-                        client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
-                        raise ValueError(f"{what}{client}: {error}") from error
+            if id(split.images) not in found:
+                found[id(split.images)] = self._features(panel, split.images, split.reference, split)
+        for split in self.plan.splits:
+            for name, stand_in in self.plan.stand_ins(split, panel).items():
+                if (place := (id(stand_in.images), name, split.stream)) in found:
+                    continue
+                known, chosen = found.get(id(stand_in.images)), self._chosen(split, name)
+                own = stand_in.images if known is None else known
+                rows = own[chosen] if isinstance(own, Tensor) else own.view(chosen)
+                found[place] = self._features(panel, rows, f"{name} of {split.name}") if known is None else rows
         return found
 
-    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference | None:
+    def _features(self, panel: Panel, images: Tensor | LazyInputs, what: str, split: Split | None = None) -> Any:
+        """Features of images, a split's or a stand-in's; scores of the images themselves take those."""
+        if panel.on_images:
+            return images  # those on disk are read as they are compared
+        try:
+            with name_clients(images, self.plan.splits):
+                return self.embed(panel, images, f"{what} with", self.cache)
+        except NotFiniteError as error:
+            client = f", client {split.client_of(error.place)!r}" if split else ""
+            raise ValueError(f"{what}{client}: {error}") from error
+
+    def _reference(self, split: Split, panel: Panel, features: Mapping[Any, Any]) -> Reference | None:
         plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
         if not choices:
             return None

@@ -138,9 +138,9 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     first = judge()
     a = first.evaluate(grey_noise).records
     first.floor()
-    assert calls == [100, 30, 10]
+    assert calls == [100, 10, 10]  # of 30 in a generator's place as many as are generated
     b = judge().evaluate(grey_noise).records
-    assert calls == [100, 30, 10, 10]
+    assert calls == [100, 10, 10, 10]
     assert values(a) == values(b)
 
 

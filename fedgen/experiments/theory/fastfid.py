@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torchmetrics.image.fid import _compute_fid
 
+from fedgen.data import Moses
+from fedgen.embeddings import embed, load_embedding
+from fedgen.embeddings.chemnet import FEATURES
 from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
@@ -202,7 +205,7 @@ def fastfid_speed(
     slow_repeats: int = 3,
     threads: int = 1,
     dtype: Literal["float64", "float32"] = "float64",
-    spectrum: Literal["flat", "falling"] = "flat",
+    spectrum: Literal["flat", "falling", "chemnet"] = "flat",
     seed: int = 0,
     quick: bool = False,
 ) -> None:
@@ -218,7 +221,8 @@ def fastfid_speed(
         slow_repeats: of torchmetrics and scipy; 2 with --quick.
         threads: of all methods.
         dtype: of the fast methods' products; torchmetrics and scipy always work in float64.
-        spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k.
+        spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k; "chemnet" takes
+            ChemNet's features of molecules of MOSES in place of draws, with dims=(512,).
         seed: of the features.
         quick: takes seconds, at D = 512, to see that it runs.
     """
@@ -227,6 +231,10 @@ def fastfid_speed(
     at_least(1, threads=threads)
     if not dims or not batch_sizes or max(batch_sizes) > min(dims):
         raise ValueError(f"batch_sizes={batch_sizes}: give some to the least of dims={dims}; Algorithm 1 wants m <= D")
+    if spectrum == "chemnet" and set(dims) != {FEATURES}:
+        raise ValueError(
+            f"dims={dims}: ChemNet's features are {FEATURES}; with spectrum=chemnet give --dims {FEATURES}"
+        )
     study = Study("fastfid-speed", output, settings)
     cells = cells_of(dims, batch_sizes)
     with limited(threads):
@@ -286,9 +294,17 @@ def prepare(method: str, dim: int, dtype: str, spectrum: str, seed: int, real: i
 
 
 def draw_features(count: int, dim: int, spectrum: str, seed: int, side: str) -> Tensor:
-    """Features of N(0, diag(variances)), float32 [count, dim]."""
+    """Features of N(0, diag(variances)), or of molecules, float32 [count, dim]."""
+    if spectrum == "chemnet":
+        return molecule_features("test" if side == "real" else "train", count)
     features = torch.randn(count, dim, generator=generator(seed, "fastfid-speed", side, dim, count))
     return features * torch.arange(1, dim + 1).rsqrt() if spectrum == "falling" else features
+
+
+@cache
+def molecule_features(split: Literal["train", "test"], count: int) -> Tensor:
+    """ChemNet's features of so many molecules of a split of MOSES."""
+    return embed(load_embedding("chemnet"), Moses(count).read(split).inputs)
 
 
 def value_of(score: Score, batch: Tensor) -> float:

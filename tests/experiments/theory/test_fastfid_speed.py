@@ -44,6 +44,11 @@ def test_threads_are_limited_within_and_put_back():
     assert torch.get_num_threads() == before
 
 
+def test_molecules_have_chemnets_number_of_features(tmp_path):
+    with pytest.raises(ValueError, match="512"):
+        fastfid_speed(tmp_path, **{**SMALL, "spectrum": "chemnet"})
+
+
 def test_outcomes_tell_the_factors_from_the_times():
     seconds = {"FastFIDLoss": 2.0, "Algorithm 1": 3.0, "torchmetrics": 50.0, "scipy sqrtm": 80.0}
     found = {
