@@ -17,7 +17,6 @@ from fedgen.data.text import encode_all
 from fedgen.extras import need
 from fedgen.io.regular_files import read_gzip
 from fedgen.progress import track
-from fedgen.scores.definition import require_whole
 from fedgen.seeds import subset
 
 FILES = {"train": "train.csv.gz", "test": "test.csv.gz", "unseen": "test_scaffolds.csv.gz"}
@@ -55,9 +54,9 @@ class Moses(DataSet):
     """
 
     def __init__(self, most: int | None = None, unseen: int = 0, root: str | Path | None = None) -> None:
-        require_whole(0, unseen=unseen)
-        if most is not None:
-            require_whole(1, most=most)
+        for name, value, least in (("most", most, 1), ("unseen", unseen, 0)):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: a number of molecules, at least {least}")
         self.most, self.unseen, self.root = most, unseen, None if root is None else Path(root)
         self.name = "moses" if most is None else f"moses-{most}"
 

@@ -1,4 +1,4 @@
-"""What generated molecules are, as SMILES: the scores of MOSES (Polykovskiy et al. 2020, arXiv 1811.12823, section 4).
+"""Scores of generated molecules, as SMILES: those of MOSES (Polykovskiy et al. 2020, arXiv 1811.12823, section 4).
 
 Molecules are compared in RDKit's canonical form; what RDKit cannot read is no molecule. More is better in all four.
 """
