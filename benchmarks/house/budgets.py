@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "the evaluation's frames at model.sample": 4,
     "the evaluation's files at model.sample": 2,
     "files: federated, clients": 59,
-    "lines: federated, clients": 13_004,
+    "lines: federated, clients": 13_000,
     "circles: federated, clients": 0,
     "files: evaluation, reports, callbacks": 50,
     "lines: evaluation, reports, callbacks": 10_545,
@@ -65,7 +65,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4571,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 376,
-    "lines: all rooms": 76_431,
+    "lines: all rooms": 76_427,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

@@ -126,24 +126,20 @@ class ThreeWaySplit:
         """The roles of clients, a function of (their names or number, seed) alone.
 
         Raises:
-            ValueError: if there is not one client for each role, or a pattern is given and names are not.
+            ValueError: if there is not one client for each role.
         """
-        names = [] if isinstance(clients, int) else list(clients)
-        count = clients if isinstance(clients, int) else len(names)
+        names = [""] * clients if isinstance(clients, int) else list(clients)
+        count, pattern = len(names), self.unparticipating
         order = torch.randperm(count, generator=generator(seed, "unparticipating")).tolist()
-        if isinstance(pattern := self.unparticipating, str):
-            if not names:
-                raise ValueError(f"unparticipating={pattern!r} is a pattern of names, and the clients have none here")
+        if isinstance(pattern, str):
             order.sort(key=lambda number: not fnmatchcase(names[number], pattern))
-            kept = sum(fnmatchcase(name, pattern) for name in names)
-        else:
-            kept = round(pattern * count)
+        kept = sum(fnmatchcase(n, pattern) for n in names) if isinstance(pattern, str) else round(pattern * count)
         training = round(self.participating * (count - kept))
         if kept < 1 or training < 1:
             raise ValueError(
                 f"of {count} client(s), unparticipating={self.unparticipating!r} keeps {kept} from training and"
                 f" participating={self.participating} trains {training}, and each needs one: use more clients, or other"
-                f" fractions{f'; the first are named {names[:3]}' if names else ''}"
+                f" fractions; the first are named {names[:3]}"
             )
         others = sorted(order[kept:])  # so that the training clients do not depend on the order of the kept ones
         drawn = torch.randperm(len(others), generator=generator(seed, "participating")).tolist()
