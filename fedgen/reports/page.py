@@ -195,13 +195,13 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
     """Return what the template shows of a run."""
     found = list(charts.numbers(run.results.get("numbers", {})))
+    by_topic: dict[str, list[str]] = {}
+    for about, _, said in (line.partition(": ") for line in lines):
+        by_topic.setdefault(about, []).append(said)
     return vars(run) | {
         "name": shorten(run.place, LONGEST_NAME),
-        # each sentence in parts, and whether a part is a command (what stands between backticks)
-        "conclusions": [
-            [(part, place % 2 == 1) for place, part in enumerate(printable(line, LONGEST_TEXT).split("`")) if part]
-            for line in lines
-        ],
+        "conclusions": [_in_parts(line) for line in run.said],
+        "verdict": {} if run.said else {about: [_in_parts(line) for line in own] for about, own in by_topic.items()},
         "tables": charts.score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
@@ -213,6 +213,12 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "numbers_left": max(0, len(found) - MOST_ROWS),
         "series_left": max(0, len(run.series) - MOST_SERIES),
     }
+
+
+def _in_parts(line: str) -> list[tuple[str, bool]]:
+    """A sentence in parts, and whether a part is a command (what stands between backticks)."""
+    parts = printable(line, LONGEST_TEXT).split("`")
+    return [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
 
 
 def _data(run: Contents) -> dict[str, Any]:

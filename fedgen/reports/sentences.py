@@ -44,7 +44,7 @@ CURVES, GENERALISATION = "curves.png", "generalisation.png"
 def conclusions(
     records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True, ended: bool = True
 ) -> list[str]:
-    """Return what a run's records say, a sentence or two each, and what to do next; commands stand between backticks.
+    """Return what a run's records say, by what it is about, and what to do next; commands stand between backticks.
 
     Args:
         records: a run's, or those of one stored set.
@@ -53,41 +53,61 @@ def conclusions(
         ended: whether training is over, so that a score that was still improving is worth a word.
 
     Returns:
-        The sentences, the most important first.
+        Sentences behind what they are about, "Take: Round 7, ...", the most important first.
     """
     steps = next_steps(records, run, has_recipe, ended)
     return [*findings(records, run), *(f"Next: `{command}` {words}." for command, words in steps.items())]
 
 
 def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[str]:
-    """Return what a run's records say, a sentence or two each, the most important first."""
+    """Return what a run's records say, the most important first."""
+    return [f"{heading}: {' '.join(lines)}" for heading, lines in verdict(records, run).items()]
+
+
+def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str, list[str]]:
+    """Return what a run's records say by what it is about, in a reader's order: first the checkpoint to take."""
     models = [record for record in records if record.is_model]
     if not models:
-        return ["No model has been scored yet: there is nothing to choose."]
+        return {"Scores": ["No model has been scored yet: there is nothing to choose."]}
     everything = by_column(records)
     columns = _trained(everything)
     if not columns:
-        return [*_cautions(models), *_stored(models), *_served(records, models[0].round)]
-    rounds = sorted({record.round or 0 for group in columns.values() for record in group})
-    number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
-    count = f"{rounds[-1] + 1:,} round{'s' if rounds[-1] else ''}"
+        parts = {"Scores": _stored(models), "Caution": _cautions(models), "Clients": _served(records, models[0].round)}
+        return {heading: lines for heading, lines in parts.items() if lines}
     best, default = {name: best_of(group) for name, group in columns.items()}, default_column(everything)
-    chosen, compared = best[default_column(columns)], aggregates_compared(records)
-    main = [one for one in compared if everything[one.first_column][0].split == records[0].split]
+    name = default_column(columns)
+    chosen, split = best[name], records[0].split
+    compared = aggregates_compared(records)
+    # first the column that checkpoints are chosen by
+    main = [one for one in compared if everything[one.first_column][0].split == split]
+    main.sort(key=lambda one: one.second_column != default)
     known = floors_of(records)
     floors = {
         name: known[one.column]
         for name, one in best.items()
         if one.column in known and math.isfinite(one.value) and math.isfinite(known[one.column].value)
     }
-    lines = [f"{count}, counted from 0 to {rounds[-1]}; {number} scored."]
-    lines += [*_cautions(models), *_served(records, chosen.round)]
-    # first the column that checkpoints are chosen by
-    for place, comparison in enumerate(sorted(main, key=lambda one: one.second_column != default)):
-        lines += _of_score(columns, best, floors, comparison, Path(run) if place == 0 else None)
-    lines += [*_rough_floors(best, floors, main), *_alone(best, compared, records[0].split)]
-    lines += [*_controls(columns, records[0].split, Path(run)), *_by_held_out(columns, best, chosen)]
-    return [*lines, *_unseen(models, chosen.round)]
+    group = load_influences(Path(run), columns[name])
+    *among, interval_of_chosen = say_best(group, name) or [""]
+    sure = interval_of_chosen.rpartition(": ")[2]  # "Round 7 was chosen of 9: with 95 % its score is ..."
+    number = len(columns[name])
+    best_by = f"the best of {number} by" if number > 1 else "the one that was scored:"
+    rounds = sorted({record.round or 0 for group in columns.values() for record in group})
+    scored = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
+    parts = {
+        "Take": [f"Round {chosen.round}, {best_by} {_value(name, chosen)}{f'; {sure}' if sure else '.'}"],
+        "As good": among,
+        "Caution": _cautions(models),
+        "Real images": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
+        "Held out": _by_held_out(columns, best, chosen),
+        "avg and all": [line for one in main for line in _of_score(best, one)],
+        "Clients": _served(records, chosen.round),
+        "New clients": _unseen(models, chosen.round),
+        "Other scores": _alone({key: one for key, one in best.items() if key != name}, compared, split),
+        "Controls": _controls(columns, split, Path(run)),
+        "Training": [f"{rounds[-1] + 1:,} round{'s' * (rounds[-1] > 0)}, counted from 0; {scored} scored."],
+    }
+    return {heading: lines for heading, lines in parts.items() if lines}
 
 
 def _trained(columns: ByColumn) -> ByColumn:
@@ -118,20 +138,17 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
     return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
 
 
-def _of_score(
-    columns: ByColumn, best: Bests, floors: Bests, comparison: Comparison, folder: Path | None = None
-) -> list[str]:
-    """Say which checkpoint each aggregate prefers; with a run's folder also what is inverted, among which the best is,
-    and how far from the floor."""
+def _of_score(best: Bests, comparison: Comparison) -> list[str]:
+    """Say which checkpoint each aggregate of a score prefers, and how many pairs the two order differently."""
     names = comparison.first_column, comparison.second_column
     if not set(names) <= best.keys():
         return []
     first, second = (best[name] for name in names)
     values = [_value(name, record) for name, record in zip(names, (first, second))]
-    if len(columns[names[1]]) == 1:
-        lines = [f"One checkpoint was scored, round {first.round}: {values[0]}, {values[1]}."]
-    elif first.round == second.round:
-        lines = [f"Both aggregates prefer round {first.round}: {values[0]}, {values[1]}."]
+    if comparison.checkpoints < 2:
+        return [f"{values[0]}, {values[1]}."]
+    if first.round == second.round:
+        lines = [f"Both prefer round {first.round}: {values[0]}, {values[1]}."]
     else:
         clear = any(
             {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.holds
@@ -144,12 +161,7 @@ def _of_score(
         )
         both = f"{names[0]} prefers round {first.round} ({values[0]}), {names[1]} round {second.round} ({values[1]})"
         lines = [f"{both}. {how}"]
-    if folder is None:
-        return lines
-    if comparison.checkpoints > 2:
-        lines.append(f"{say_pairs(comparison)}.")
-    group = load_influences(folder, columns[names[1]])
-    return [*lines, *say_best(group, names[1]), *_above_floor(names[1], group, floors.get(names[1]))]
+    return [*lines, f"{say_pairs(comparison)}."] if comparison.checkpoints > 2 else lines
 
 
 def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:
@@ -191,12 +203,16 @@ def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) ->
 
 
 def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[str]:
-    """Say which checkpoint is the best by held-out images, where that is not the chosen one."""
+    """Say what the chosen checkpoint scores on held-out images, and which is the best by them where that is another."""
     lines = []
     for name, one in best.items():
         own = {record.round: record for record in columns[name]}.get(chosen.round)
         is_same = one.column[1:] == chosen.column[1:] and one.split != chosen.split
-        if one.split in HELD_OUT and is_same and own and one.round != own.round:
+        if not (one.split in HELD_OUT and is_same and own):
+            continue
+        if one.round == own.round:
+            lines.append(f"{_value(name, own)}, the best by these images, too.")
+        else:
             how = "which may be chance" if own in best_records(columns[name]) else "and that is no chance (95 %)"
             lines.append(
                 f"On held-out images round {one.round} is the best ({_value(name, one)}), not round {own.round}"
@@ -255,9 +271,9 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
 def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     """Reasons to doubt the values: few images, and embeddings that a loss used."""
     few = [part for record in models for part in record.note.split("; ") if FEW in part]
-    lines = [f"Caution: {part}." for part in few[:1]]
+    lines = [f"{part}." for part in few[:1]]
     if any(mark_of(record) for record in models):
-        lines.append("Caution: scores marked * or (*) are in the embedding of a training loss and prove little.")
+        lines.append("Scores marked * or (*) are in the embedding of a training loss and prove little.")
     return lines
 
 

@@ -41,7 +41,9 @@ def test_a_pattern_keeps_the_clients_that_it_names():
     assert data.roles.unparticipating == (1, 2)
 
 
-@pytest.mark.parametrize(("clients", "word"), [(5, "each needs one"), (["a", "b"], "named"), (["unseen: a"], "each needs one")])
+@pytest.mark.parametrize(
+    ("clients", "word"), [(5, "each needs one"), (["a", "b"], "named"), (["unseen: a"], "each needs one")]
+)
 def test_a_pattern_that_keeps_nobody_or_everybody_is_refused(clients, word):
     with pytest.raises(ValueError, match=word):
         ThreeWaySplit("unseen: *").assign(clients, seed=0)

@@ -18,7 +18,7 @@ from fedgen.evaluation import (
     selection_table,
 )
 from fedgen.evaluation.tables.table import format_value
-from fedgen.reports.sentences import findings
+from fedgen.reports.sentences import verdict
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import RECORDS, column
 
@@ -135,7 +135,8 @@ def test_the_title_counts_by_columns_as_the_conclusions_do():
         *column("fid_all", {1: 2.0, 2: 1.0}, split="report"),
     ]
     title = str(inversion_table([*RECORDS, *report]).title)
-    told = [line for line in findings([one for one in RECORDS if one.score == "fid"]) if " order " in line]
+    said = verdict([one for one in RECORDS if one.score == "fid"])["avg and all"]
+    told = [line for line in said if " order " in line]
     assert title.split("; ") == [
         told[0].rstrip("."),
         "report/fid_avg and report/fid_all order 1 of 1 pairs of checkpoints differently, 1 for sure",

@@ -4,29 +4,29 @@ from dataclasses import replace
 
 from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.reports import conclusions
-from fedgen.reports.sentences import findings, next_steps
+from fedgen.reports.sentences import findings, next_steps, verdict
 from tests.evaluation.samples import record
 from tests.reports.folders import make_records
 
 
 def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
-    lines = conclusions(make_records(scores=["fid"]), "runs/a b")
-    assert lines.pop(0) == "3 rounds, counted from 0 to 2; 3 checkpoints are scored."
-    assert lines.pop(0) == "By fid at round 2, beside real images, it cannot be told which client is served worst."
-    assert lines[0] == (
-        "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). Both orders hold with 95 %, so"
-        " the choice of the aggregate decides."
-    )
-    assert lines[1] == "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure."
-    assert lines[2:4] == [
-        "With 95 % the best by fid_all is round 2 on these real images, and on others of these clients.",
-        "Round 2 was chosen of 3: with 95 % its score is 2.6 to 3.4.",
-    ]
+    records = make_records(scores=["fid"])
+    lines = conclusions(records, "runs/a b")
     # 2 ± 1.98 sqrt(0.2² + 0.2²): real images are the same for the model and the floor
-    assert (
-        lines[4]
-        == "By fid_all, round 2 is 1.44 to 2.56 worse than the floor (95 %): real images in its place have 1.0±0.4."
-    )
+    above = "By fid_all, round 2 is 1.44 to 2.56 worse than the floor (95 %): real images in its place have 1.0±0.4."
+    assert verdict(records, "runs/a b") == {
+        "Take": ["Round 2, the best of 3 by fid_all 3.0±0.4; with 95 % its score is 2.6 to 3.4."],
+        "As good": ["With 95 % the best by fid_all is round 2 on these real images, and on others of these clients."],
+        "Real images": [above],
+        "avg and all": [
+            "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). Both orders hold with"
+            " 95 %, so the choice of the aggregate decides.",
+            "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure.",
+        ],
+        "Clients": ["By fid at round 2, beside real images, it cannot be told which client is served worst."],
+        "Training": ["3 rounds, counted from 0; 3 checkpoints are scored."],
+    }
+    assert lines[2] == f"Real images: {above}"
     assert (
         "Next: `fedgen select 'runs/a b' --by fid_all` ranks the checkpoints and prints the best one's path." in lines
     )
@@ -38,9 +38,12 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
 def test_what_errors_cannot_tell_apart_is_said():
     records = make_records(scores=["fid"], error_parts={"generated": 4.0, "real": 0.0})
     lines = conclusions(records)
-    assert "cannot tell which is better" in lines[2]
-    assert lines[4].startswith("With 95 % the best by fid_all is among 3 of 3 rounds (0, 1, 2) on these real images")
-    assert any(line.startswith("By fid_all, round 2 is at the floor") for line in lines)
+    found = verdict(records)
+    assert "cannot tell which is better" in found["avg and all"][0]
+    assert found["As good"][0].startswith(
+        "With 95 % the best by fid_all is among 3 of 3 rounds (0, 1, 2) on these real"
+    )
+    assert found["Real images"][0].startswith("By fid_all, round 2 is at the floor")
     assert not any("max_epochs" in line for line in lines)
 
 
@@ -48,18 +51,18 @@ def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
     options = {"higher_is_better": True, "error_parts": {"generated": 0.01}}
     records = [record("precision", how, 0.5 + 0.1 * r, r, **options) for r in (0, 1) for how in ("avg", "all")]
     records += [record("precision", how, 0.4, None, generator="floor", **options) for how in ("avg", "all")]
-    lines = conclusions(records)
-    assert lines[1].startswith("Both aggregates prefer round 1")
-    assert "round 1 is 0.172 to 0.228 better than the floor" in lines[4]  # 0.2 ± 1.98 sqrt(2) 0.01
+    found = verdict(records)
+    assert found["avg and all"][0].startswith("Both prefer round 1")
+    assert "round 1 is 0.172 to 0.228 better than the floor" in found["Real images"][0]  # 0.2 ± 1.98 sqrt(2) 0.01
 
 
 def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
     stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     assert conclusions(stored) == [
-        "fid_avg 30.0±0.4, fid_all 9.0±0.4, kid_avg 30.0±0.4, kid_all 9.0±0.4.",
-        "By fid, it cannot be told which client is served worst.",
+        "Scores: fid_avg 30.0±0.4, fid_all 9.0±0.4, kid_avg 30.0±0.4, kid_all 9.0±0.4.",
+        "Clients: By fid, it cannot be told which client is served worst.",
     ]
-    assert conclusions([]) == ["No model has been scored yet: there is nothing to choose."]
+    assert conclusions([]) == ["Scores: No model has been scored yet: there is nothing to choose."]
 
 
 def test_marked_scores_and_few_images_are_warned_of_and_an_unmarked_column_is_suggested():
@@ -67,34 +70,33 @@ def test_marked_scores_and_few_images_are_warned_of_and_an_unmarked_column_is_su
     marked = make_records(scores=["fid"], optimised_on=["pixels"], note=note)
     other = [replace(one, embedding="vgg16", optimised_on=["pixels"], note="") for one in marked]
     lines = conclusions([*marked, *other])
-    assert "Caution: fid of fewer images than the 64 features (50 generated) is too large." in lines
-    assert any("marked * or (*)" in line for line in lines)
+    few = "fid of fewer images than the 64 features (50 generated) is too large."
+    assert any(line.startswith(f"Caution: {few}") and "marked * or (*)" in line for line in lines)
     assert any("--by vgg16/fid_all`" in line for line in lines)
 
 
-def test_what_is_doubtful_comes_before_what_was_found():
+def test_what_is_doubtful_comes_right_behind_the_choice():
     note = "fid of fewer images than the 64 features (50 generated) is too large"
-    lines = findings(make_records(scores=["fid"], note=note, optimised_on=["pixels"]))
-    assert [line.split(" ")[0] for line in lines[:4]] == ["3", "Caution:", "Caution:", "By"]
-    assert "is served worst" in lines[3]
+    found = verdict(make_records(scores=["fid"], note=note, optimised_on=["pixels"]))
+    assert [*found][:3] == ["Take", "As good", "Caution"]
+    assert len(found["Caution"]) == 2
 
 
 def test_floors_of_another_number_of_images_are_told_once_for_all_scores():
-    lines = findings(make_records(num_generated=300))
-    assert not any("rough" in line for line in lines)
+    assert not any("rough" in line for line in findings(make_records(num_generated=300)))
     records = [replace(one, num_generated=178) if one.is_floor else one for one in make_records(num_generated=300)]
-    told = "The floor of fid_all, kid_all is of 178 images and the model of 300: the distance to it is rough."
-    assert [line for line in findings(records) if "rough" in line] == [told]
+    told = "The floor of kid_all, fid_all is of 178 images and the model of 300: the distance to it is rough."
+    assert [line for line in verdict(records)["Real images"] if "rough" in line] == [told]
 
 
 def test_a_best_round_on_held_out_images_is_told_where_it_is_another():
     own = run_of([9, 8, 7], [3, 2, 1])
-    assert not any("held-out" in line for line in findings([*own, *run_of([9, 8, 7], [3, 2, 1], split="report")]))
-    lines = findings([*own, *run_of([9, 8, 7], [3, 1.5, 1.6], split="report")])
-    assert (
+    same = verdict([*own, *run_of([9, 8, 7], [3, 2, 1], split="report")])
+    assert same["Held out"] == ["report/fid_all 1.00±0.10, the best by these images, too."]
+    assert verdict([*own, *run_of([9, 8, 7], [3, 1.5, 1.6], split="report")])["Held out"] == [
         "On held-out images round 1 is the best (report/fid_all 1.50±0.10), not round 2 (report/fid_all 1.60±0.10),"
-        " which may be chance." in lines
-    )
+        " which may be chance."
+    ]
 
 
 def test_a_run_without_a_recipe_gets_no_command_that_needs_one():
@@ -115,17 +117,19 @@ def run_of(avg, all_, **options):
 
 
 def test_pairs_are_counted_and_one_checkpoint_has_none():
-    assert "fid_avg and fid_all order all 3 pairs of checkpoints alike." in findings(run_of([9, 8, 7], [3, 2, 1]))
-    mixed = findings(run_of([9, 8, 7.9], [3, 4, 4.1]))
+    alike = verdict(run_of([9, 8, 7], [3, 2, 1]))["avg and all"]
+    assert "fid_avg and fid_all order all 3 pairs of checkpoints alike." in alike
+    mixed = verdict(run_of([9, 8, 7.9], [3, 4, 4.1]))["avg and all"]
     assert "fid_avg and fid_all order 3 of 3 pairs of checkpoints differently, 2 for sure." in mixed
     assert findings(run_of([9], [3])) == [
-        "1 round, counted from 0 to 0; one checkpoint is scored.",
-        "One checkpoint was scored, round 0: fid_avg 9.00±0.10, fid_all 3.00±0.10.",
+        "Take: Round 0, the one that was scored: fid_all 3.00±0.10.",
+        "avg and all: fid_avg 9.00±0.10, fid_all 3.00±0.10.",
+        "Training: 1 round, counted from 0; one checkpoint is scored.",
     ]
 
 
 def test_a_score_without_a_pool_is_told_alone():
-    assert findings(run_of([9, 8], []))[1] == "fid_avg 8.00±0.10 at round 1 is the best."
+    assert verdict(run_of([9, 8], []))["Take"][0].startswith("Round 1, the best of 2 by fid_avg 8.00±0.10; with 95 %")
 
 
 def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
@@ -134,12 +138,13 @@ def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
     append_records(tmp_path / "quick-local_only" / "scores.jsonl", run_of([9, 8], [3, 0.8]))
     append_records(tmp_path / "quick-centralised" / "scores.jsonl", run_of([9, 8], [3, 3.1], num_generated=7))
     own, folder = run_of([9, 8], [3, 3.2]), tmp_path / "quick"
-    assert "Last checkpoints by fid_all: federated 3.20±0.10; local only 0.80±0.10, better." in findings(own, folder)
+    told = "Last checkpoints by fid_all: federated 3.20±0.10; local only 0.80±0.10, better."
+    assert verdict(own, folder)["Controls"] == [told]
     append_records(tmp_path / "quick-centralised" / "scores.jsonl", run_of([9, 8], [3, 3.1]))
     assert any(line.endswith("centralised 3.10±0.10, not told apart.") for line in conclusions(own, str(folder)))
     folder.mkdir()
     append_records(folder / "scores.jsonl", own)
-    said = findings(run_of([9, 8], [3, 0.8]), tmp_path / "quick-local_only")
+    said = verdict(run_of([9, 8], [3, 0.8]), tmp_path / "quick-local_only")["Controls"]
     start = "Last checkpoints by fid_all: local only 0.80±0.10; federated 3.20±0.10, worse; centralised"
     assert any(line.startswith(start) for line in said)
 
@@ -155,7 +160,7 @@ def served(values, floors, errors=0.1):
         record("fid", "avg", 1.0, round, generator=generator, per_client=list(per_client), **names)
         for round, generator, per_client in ((0, "model", values), (None, "floor", floors))
     )
-    return next(line for line in findings([model, floor]) if "served" in line)
+    return verdict([model, floor])["Clients"][0]
 
 
 def test_clients_are_served_worst_beside_their_own_real_images_where_errors_tell():
