@@ -48,6 +48,12 @@ def test_the_winners_interval_holds_although_it_was_chosen(truth):
         assert 0.3 < np.mean(over) < 0.7
 
 
+def test_others_that_are_far_behind_do_not_widen_the_set():
+    assert best_set([0.0, 3.2], [1.0] * 2).tolist() == [True, False]  # 2.3 errors of the difference apart
+    assert best_set([0.0, 3.2, *[100.0] * 60], [1.0] * 62).tolist() == [True, *[False] * 61]
+    assert best_set([0.0, 3.2, *[3.0] * 60], [1.0] * 62).all()  # one of 62 is ahead by as much by chance
+
+
 def test_a_covariance_of_shared_noise_counts_differences_alone():
     covariance = 0.99 * np.ones((10, 10)) + 0.01 * np.eye(10)
     truth, held, sizes = np.arange(10) * 1.0, [], []
