@@ -47,7 +47,7 @@ BUDGETS: dict[str, int] = {
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 61,
     # by 175 more for molecules
-    "lines: scores, statistics, metrics, losses, embeddings": 13_244,
+    "lines: scores, statistics, metrics, losses, embeddings": 13_240,
     "circles: scores, statistics, metrics, losses, embeddings": 0,
     "files: models": 44,
     "lines: models": 9900,
@@ -65,7 +65,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4571,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 376,
-    "lines: all rooms": 76_455,
+    "lines: all rooms": 76_451,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

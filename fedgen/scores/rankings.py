@@ -198,9 +198,7 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 
 LEVEL = 0.95
 DRAWS = 2000
-MOST_DRAWN = (
-    200  # values; of more the bound of Bonferroni, which is safe and a little wider, takes their quantiles' place
-)
+MOST_DRAWN = 200  # values; of more, Bonferroni's bound stands for the quantiles: safe, and a little wider
 FIRST = 0.1  # of a set's error, spent on bounds of all differences
 BETA = 0.005  # of the hybrid interval's error, spent on where the mean can be at all
 STEPS = 60  # of a bisection
@@ -216,8 +214,7 @@ class Winner:
     Args:
         place: of the best.
         median: its mean, too small as often as too large.
-        low: end of the interval.
-        high: likewise.
+        low, high: ends of the interval.
     """
 
     place: int
@@ -230,9 +227,8 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, s
     """The values [M] that may be of the best, as a mask: the set holds it with this probability.
 
     Hsu's comparisons with the best (1984, Annals of Statistics 12), inverted: value j is in if
-    max_k (v_j - v_k) / s_jk, with the errors s of differences, is at most the quantile of the same of normal draws. In
-    two steps (Romano, Shaikh and Wolf 2014, Econometrica 82): a tenth of what may go wrong is spent on bounds of all
-    differences, and others that j is better than by these count in the quantile by so much less.
+    max_k (v_j - v_k) / s_jk, with the errors s of differences, is at most the quantile of the same of normal draws, in
+    which others that j is surely ahead of count for less (in two steps: Romano, Shaikh and Wolf 2014, Econometrica 82).
 
     Args:
         values: less is better; those that are not finite are out.
@@ -259,7 +255,7 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, s
         far = ((centre[own] - centre[known][others]) / spread[others]).max()
         # the quantile lies between those of one other and of as many that know nothing of each other
         wrong = (1 - level) * (1 - FIRST if few else 1)
-        least, most = NormalDist().inv_cdf(1 - wrong), NormalDist().inv_cdf(1 - wrong / len(others))
+        least, most = (NormalDist().inv_cdf(1 - wrong / number) for number in (1, len(others)))
         found[own] = far <= most
         if few and least < far <= most:
             steps = (draws[:, [place]] - draws[:, others]) / spread[others]
