@@ -35,7 +35,7 @@ from fedgen.scores.rankings import Z, best_set, winner
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
 Bests = Mapping[str, ScoreRecord]  # one record of each column
-FEW = "fewer images than"  # in the note of such a score
+FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
@@ -270,7 +270,7 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
 
 def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     """Reasons to doubt the values: few images, and embeddings that a loss used."""
-    few = [part for record in models for part in record.note.split("; ") if FEW in part]
+    few = [part for record in models for part in record.note.split("; ") if any(x in part for x in FEW)]
     lines = [f"{part}." for part in few[:1]]
     if any(mark_of(record) for record in models):
         lines.append("Scores marked * or (*) are in the embedding of a training loss and prove little.")

@@ -247,6 +247,6 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64,"
-        " or compare it at equal numbers of images only"
+        f"{name} is biased upwards: few images for {dim:,} features ({', '.join(parts)}). Compare at equal image"
+        " counts, or add the score fidc_d64"
     )
