@@ -62,10 +62,10 @@ BUDGETS: dict[str, int] = {
     "lines: experiments, benchmark": 12_131,
     "circles: experiments, benchmark": 0,
     "files: cli, recipe, training, hub, root": 34,
-    "lines: cli, recipe, training, hub, root": 4571,
+    "lines: cli, recipe, training, hub, root": 4580,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 376,
-    "lines: all rooms": 76_451,
+    "lines: all rooms": 76_460,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

@@ -34,6 +34,7 @@ MODELS = (
     "GAN",
     "VAE",
     "WGANGP",
+    "CharacterLSTM",
     "CharacterTransformer",
     "DistributedFineTuning",
     "FineTuning",

@@ -21,13 +21,13 @@ from fedgen.evaluation.runs.selection import one_kind
 from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
-from fedgen.io.files import read_npz
+from fedgen.io.files import atomic_write, read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import read_contents
 
-CARD, PICTURE = "README.md", "samples.png"
+CARD, PICTURE, TEXTS = "README.md", "samples.png", ".txt"
 NUM_SAMPLES, SIDE = 36, 32  # images of the picture, and pixels that smaller ones are enlarged to
 _MARKDOWN = "\\`*_{}[]#!|~:@"  # of which links, headings, code and cells are made
 _MODULES = re.compile(r"^([a-z_]\w*\.)+")  # in front of a class's name
@@ -93,12 +93,16 @@ class ModelCard:
         settings: dict[str, Any] = {"library_name": "fedgen", "tags": ["federated-learning", "generative-model"]}
         settings |= {"license": self.license} if self.license else {}
         parts = [f"---\n{yaml.safe_dump(settings, sort_keys=False)}---", f"# {plain(self.kind)}, trained with fedgen"]
-        if self.picture:
+        drawn = "images = model.sample(16)  # float32 [16, C, H, W] in [-1, 1]"
+        if self.picture.endswith(TEXTS):
+            parts.append(f"[Samples, not selected]({self.picture}).")
+            drawn = "texts = model.sample(16)  # strings"
+        elif self.picture:
             parts.append(f"![samples, not selected]({self.picture})\n\n*Samples, not selected.*")
         rows = (f"| {plain(name)} | {plain(value)} |" for name, value in self.facts.items())
         parts.append("\n".join(["| | |", "|---|---|", *rows]))
         parts += [self._scores(), self.about]
-        parts.append(f"```python\n{self.load}\nimages = model.sample(16)  # float32 [16, C, H, W] in [-1, 1]\n```")
+        parts.append(f"```python\n{self.load}\n{drawn}\n```")
         if self.recipe:
             lines = (f"    {line}".rstrip() for line in printable_lines(self.recipe).split("\n"))
             parts.append("\n".join(["## Recipe", "", *lines]))
@@ -189,10 +193,14 @@ def partition_hash(path: Path) -> str:
 
 
 def draw_samples(model: Any, path: Path, number: int = NUM_SAMPLES) -> Path | None:
-    """Writes a grid of a model's images, seed 0; None for one that makes no pictures of one or three channels."""
+    """Writes a grid of a model's images, or a file of its texts, seed 0; None for one that makes neither."""
     if not hasattr(model, "sample"):
         return None
     images = model.sample(number, torch.Generator().manual_seed(0))
+    if isinstance(images, list):
+        with atomic_write(path := path.with_suffix(TEXTS)) as file:
+            file.write("".join(f"{text}\n" for text in images).encode())
+        return path
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         return None
     return save_png(path, tile(to_uint8(images), min_side=SIDE))

@@ -10,6 +10,7 @@ from fedgen.models import (
     GAN,
     VAE,
     WGANGP,
+    CharacterLSTM,
     CharacterTransformer,
     DistributedFineTuning,
     FineTuning,
@@ -47,6 +48,7 @@ MAKERS = {
     "FineTuning": lambda: FineTuning(SmallGenerator(latent_dim=3, width=2), layers=["*"]),
     "DistributedFineTuning": lambda: DistributedFineTuning(WGANGP(**pair())),
     "CharacterTransformer": lambda: CharacterTransformer(length=8, width=8, layers=1, heads=2),
+    "CharacterLSTM": lambda: CharacterLSTM(width=8, longest=5),
 }
 
 

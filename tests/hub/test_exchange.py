@@ -34,9 +34,12 @@ def test_every_model_comes_back_with_its_weights_settings_and_images(name, make,
     assert same_state(found, model)
     assert json.loads(json.dumps(dict(found.hparams))) == json.loads(json.dumps(dict(model.hparams)))
     if hasattr(model, "sample"):
-        images = [one.sample(2, torch.Generator().manual_seed(1)) for one in (model, found)]
-        assert torch.equal(*images)
-        assert (tmp_path / "folder" / "samples.png").exists()
+        drawn = [one.sample(2, torch.Generator().manual_seed(1)) for one in (model, found)]
+        texts = isinstance(drawn[0], list)
+        assert drawn[0] == drawn[1] if texts else torch.equal(*drawn)
+        samples = "samples.txt" if texts else "samples.png"
+        assert (tmp_path / "folder" / samples).exists()
+        assert f"({samples})" in (tmp_path / "folder" / "README.md").read_text()
 
 
 def test_a_flow_comes_back(tmp_path):
