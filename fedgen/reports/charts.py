@@ -7,13 +7,14 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
-from fedgen.evaluation.names import DISTRIBUTION
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
+from fedgen.evaluation.names import DISTRIBUTION, HELD_OUT
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
@@ -307,24 +308,42 @@ def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
     return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}"]
 
 
+def short_names(runs: Sequence[Contents]) -> list[str]:
+    """The ends of runs' paths that tell them apart; the whole path of a single one."""
+    whole = [run.place for run in runs]
+    parts = [Path(place).parts for place in whole]
+    ends = (["/".join(one[-number:]) for one in parts] for number in range(1, max(map(len, parts))))
+    return whole if len(runs) == 1 else next((names for names in ends if len({*names}) == len(runs)), whole)
+
+
 def axes_of(runs: Sequence[Contents]) -> Axes:
     """The scores of runs in avg and all by what values must share to stand on one axis: one score, measured alike."""
     found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
     for place, run in enumerate(runs):
         for column, group in _compared(run).items():
             found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
-    axes, shared = {}, grouped(found, lambda key: key[0])
-    for (name, *parts), groups in found.items():
-        varied = [part for place, part in enumerate(parts, 1) if len({other[place] for other in shared[name]}) > 1]
-        axes[name, ", ".join([name, *varied])] = groups
+    axes = {}
+    for name, keys in grouped(found, lambda key: key[0]).items():
+        told: list[int] = []  # the first of the parts that tell the axes of this score apart
+        for place in range(1, len(keys[0])):
+            if len({_of(key, [*told, place]) for key in keys}) > len({_of(key, told) for key in keys}):
+                told.append(place)
+        for key in keys:
+            axes[name, ", ".join([name, *filter(None, _of(key, told))])] = found[key]
     return axes
 
 
+def _of(key: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
+    return tuple(key[place] for place in places)
+
+
 def _measured(record: ScoreRecord) -> tuple[str, ...]:
-    fingerprint, reference, number, weights, settings, _ = record.conditions
+    fingerprint, reference, number, weights, *_ = record.conditions
     made = f"{number:,} generated images" if number else "images of unknown number"
-    images = f"embedding {record.embedding}", f"split {record.split}", made, f"against {reference}"
-    return *images, f"weights {weights}", f"fingerprint {fingerprint}", f"settings {settings}"
+    split = {"train": "training images", **dict.fromkeys(HELD_OUT, "held-out images")}.get(record.split, record.split)
+    settings = ", ".join(f"{key} {value}" for key, value in (record.score_settings or {}).items())
+    how = f"weights {weights}", settings, say_sampling(record.sampling)
+    return f"embedding {record.embedding}", split, f"against {reference}", made, *how, f"fingerprint {fingerprint[:6]}"
 
 
 def chart_rows(axes: Axes) -> list[dict[str, Any]]:
@@ -345,10 +364,10 @@ def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
         if any("/" not in column for column, _ in groups.values())
     }
     rows = []
-    for place, run in enumerate(runs):
+    for place, (name, run) in enumerate(zip(short_names(runs), runs)):
         rounds = [record.round for record in run.records if record.is_model and record.round is not None]
         seed = run.settings.get("seed_everything", run.settings.get("seed"))
-        row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
+        row = [name, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
         floors = floors_of(run.records)
         rows.append([*row, *(_best(groups[place][1], floors) if place in groups else "" for groups in axes.values())])
     return ["run", "seed", "last round", *(shorten(name, LONGEST_AXIS) for name in axes)], rows

@@ -178,28 +178,29 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
     lines = [run.said or conclusions(run.records, run.place, bool(run.recipe), not live) for run in runs]
+    names = [shorten(name, LONGEST_NAME) for name in charts.short_names(runs)]
     axes, compared = [], None
     if len(runs) > 1:
         axes, (headings, rows) = charts.chart_rows(charts.axes_of(runs)), charts.summary_rows(runs)
         compared = {"headings": headings, "rows": rows, "pairs": charts.paired_rows(runs)}
     page = KIND.render(
-        {"live": live, "runs": [_data(run) for run in runs], "axes": axes},
+        {"live": live, "runs": [_data(run, name) for name, run in zip(names, runs)], "axes": axes},
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
-        runs=[_shown(run, own) for run, own in zip(runs, lines)],
+        runs=[_shown(run, name, own) for name, run, own in zip(names, runs, lines)],
         compared=compared,
     )
     return Report(page, {shorten(run.place, LONGEST_NAME): own for run, own in zip(runs, lines)})
 
 
-def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
+def _shown(run: Contents, name: str, lines: Sequence[str]) -> dict[str, Any]:
     """Return what the template shows of a run."""
     found = list(charts.numbers(run.results.get("numbers", {})))
     by_topic: dict[str, list[str]] = {}
     for about, _, said in (line.partition(": ") for line in lines):
         by_topic.setdefault(about, []).append(said)
     return vars(run) | {
-        "name": shorten(run.place, LONGEST_NAME),
+        "name": name,
         "conclusions": [_in_parts(line) for line in run.said],
         "verdict": {} if run.said else {about: [_in_parts(line) for line in own] for about, own in by_topic.items()},
         "tables": charts.score_parts(run.records),
@@ -221,12 +222,12 @@ def _in_parts(line: str) -> list[tuple[str, bool]]:
     return [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
 
 
-def _data(run: Contents) -> dict[str, Any]:
+def _data(run: Contents, name: str) -> dict[str, Any]:
     """Return what scripts draw of a run."""
     most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
-        "name": shorten(run.place, LONGEST_NAME),
+        "name": name,
         "panels": charts.panels(run.records),
         "clients": charts.clients(run),
         "classes": run.kept.classes,
