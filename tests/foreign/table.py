@@ -36,20 +36,19 @@ GROUPS = {
 PAGE = Path(__file__).parents[2] / "docs" / "foreign-modules.md"
 HEAD = """# Modules by others
 
-Each of these modules is trained by `FedAvgStrategy` as it is, and compared with the definition of federated averaging
-computed from ordinary Lightning fits: for every round and client a plain `lightning.Trainer` fits a copy of the
-server's whole module on the client's batches of that round, with the same random state; then floating tensors take the
-clients' mean weighted by examples, counters and flags the largest over clients, and what is declared goes by its rule
-(`tests/foreign/reference.py`). The whole `state_dict` is compared, and Python state
-where a case names it. Three clients of 12, 20 and 7 examples, two or three rounds of three to five iterations, tiny
-nets, one CPU. A source that is a package is used as published; other modules are written anew after the paper or the
-repository named, with its hooks and names of state.
+`FedAvgStrategy` trains these modules unchanged. The result is compared with federated averaging computed from
+ordinary Lightning fits (`tests/foreign/reference.py`): in every round a plain `lightning.Trainer` fits a copy of the
+server's module on each client's batches, with the same random state. Floating tensors then take the example-weighted
+mean, counters and flags the largest value, and declared state follows its rule. The whole `state_dict` is compared,
+and Python state where a case names it.
 
-Every optimizer of torch, timm, pytorch_optimizer and schedulefree, and every schedule of torch, has a line in
+Each case has three clients of 12, 20 and 7 examples, two or three rounds of three to five iterations, tiny networks
+and one CPU. Packages are used as published; other modules are rewritten from their source, with its hooks and state
+names.
+
+"Deviation" is the largest over the final state, in float32 (about 1e-7 is rounding; integers and flags are equal).
+`python -m tests.foreign.table` writes this page; `pip install ".[foreign]"` installs the packages. See
 [optimizers and schedules](optimizers.md).
-
-Largest deviation: of any number of the final state, in float32 (about 1e-7 is rounding; integers and flags are equal).
-This page is written by `python -m tests.foreign.table`; `pip install ".[foreign]"` installs the packages.
 """
 
 
@@ -63,9 +62,10 @@ def deviation_of(case: Case) -> float | str:
 
 def row(case: Case, deviation: float | str) -> str:
     """A line of the table."""
-    rules = ", ".join(f"`{pattern}`: {rule}" for pattern, rule in case.rules.items()) or "-"
+    rules = ", ".join(f"`{pattern}`: {rule}" for pattern, rule in case.rules.items())
+    state = f"{case.state}; declared {rules}" if rules else case.state
     shown = deviation if isinstance(deviation, str) else f"{deviation:.0e}"
-    return f"| {case.name} | {case.source} | {case.state} | {rules} | {shown} |"
+    return f"| {case.name} | {case.source} | {state} | {shown} |"
 
 
 def main() -> int:
@@ -77,8 +77,8 @@ def main() -> int:
     for title, cases in GROUPS.items():
         lines += [
             f"## {title}",
-            "| Module | Source | State beside weights | Declared | Largest deviation |",
-            "|---" * 5 + "|",
+            "| Module | Source | Other state | Deviation |",
+            "|---" * 4 + "|",
         ]
         for case in cases:
             deviation = deviation_of(case)
