@@ -7,8 +7,8 @@
 # %% [markdown]
 # # A generator fine-tuned on distributed MMD²
 #
-# A server has a generator of all ten digits. Its clients hold only 0, 3, 6 and 9, and keep their images: the server sends the
-# features of each generated batch, and gets back the sum of the clients' MMD² and its gradient.
+# A server has a generator of all ten digits. Its clients hold only 0, 3, 6 and 9, and keep their images. The server sends
+# features of each generated batch, and receives the sum of the clients' MMD² and its gradient.
 
 # %%
 import logging
@@ -35,7 +35,7 @@ quiet = {
 }
 
 # %% [markdown]
-# First the server's own training, on digits that it may use: a small WGAN-GP, some seconds.
+# First the server trains a small WGAN-GP on digits that it may use. This takes some seconds.
 
 # %%
 L.seed_everything(0)
@@ -48,8 +48,8 @@ gan = fedgen.WGANGP(
 L.Trainer(max_epochs=20, **quiet).fit(gan, everything)
 
 # %% [markdown]
-# The clients: one digit each. `DistributedLoss` is the score to clients who keep their images; its value and gradient are those
-# of KID to all of them together. Features are pixels here; any embedding goes.
+# Each client holds one digit. `DistributedLoss` has the value and gradient of KID against all clients together, who keep their
+# images. Features are pixels here; any embedding works.
 
 # %%
 digits = fedgen.Digits().read("train")
@@ -79,7 +79,7 @@ L.Trainer(max_epochs=4, **quiet).fit(tuned, clients)
 print("after: ", kid(tuned))
 
 # %% [markdown]
-# What crossed the line, over the whole training:
+# The traffic of the whole training:
 
 # %%
 print(loss.losses[0].traffic)

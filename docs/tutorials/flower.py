@@ -7,8 +7,8 @@
 # %% [markdown]
 # # The same recipe on Flower
 #
-# A recipe trains in one process, then on two clients that keep their images and speak to a server over the network. Both
-# runs give the same model and scores, to rounding. It needs `pip install ".[flower]"` and takes about a minute, because
+# A recipe trains in one process, then on two clients that keep their images and reach a server over the network. Both
+# give the same model and scores up to rounding. This needs `pip install ".[flower]"` and about a minute, because
 # every message starts a process at the client.
 
 # %%
@@ -38,8 +38,7 @@ environment = {
 }
 
 # %% [markdown]
-# Two hospitals, say, with a folder of images each: here scikit-learn's digits, the even ones at one and the odd ones at the
-# other.
+# Two hospitals have a folder of images each: here scikit-learn's digits, even at one, odd at the other.
 
 # %%
 digits = fedgen.Digits().read("train")
@@ -98,7 +97,7 @@ _ = run("python -W ignore -m fedgen fit --config digits.yaml --seed_everything 0
 # %% [markdown]
 # ## As an app
 #
-# `deploy` writes the app: the recipe and two small modules. Each client will read a folder of its own.
+# `deploy` writes the app: the recipe and two small modules. Each client reads its own folder.
 
 # %%
 deploy = "python -W ignore -m fedgen deploy digits.yaml app --clients 2"
@@ -107,8 +106,8 @@ for path in sorted(Path("app").rglob("*.*")):
     print(path)
 
 # %% [markdown]
-# A server and two clients, here on one machine and without encryption; the app's README has the commands for real machines, with
-# TLS and keys. Each client knows only the folder of its own images.
+# The server and two clients run here on one machine without encryption. The app's README has the commands for several machines,
+# with TLS and keys. Each client knows only its own folder.
 
 # %%
 with socket() as free:
@@ -164,7 +163,7 @@ print(*(line for line in printed.splitlines() if line.startswith("round")), sep=
 # %% [markdown]
 # ## The same?
 #
-# The weights of both runs, and the scores that both have. A deployment has no floor, which needs clients' images.
+# Compare the weights and scores of both runs. A deployment has no floor, which needs clients' images.
 
 # %%
 here, there = (

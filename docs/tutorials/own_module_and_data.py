@@ -7,8 +7,8 @@
 # %% [markdown]
 # # Your own module and data, federated
 #
-# A variational autoencoder written as for plain Lightning, and a torch `Dataset`: nothing in either knows of clients. It
-# takes half a minute on a CPU.
+# A variational autoencoder for plain Lightning and a torch `Dataset`; neither knows about clients. This takes half a minute on
+# a CPU.
 
 # %%
 import logging
@@ -84,10 +84,9 @@ class VAE(L.LightningModule):
 
 
 # %% [markdown]
-# Ten clients whose labels differ: `alpha` is the sum over classes, so that 0.3 gives most clients one or two. Five of them
-# train in a round, twenty local iterations each. An epoch of Lightning is a round of federated averaging. Every twenty rounds
-# the generator is scored against each client, `avg` and `all`.
-# `RoundProgressBar` is one line over all rounds, and in a notebook wants ipywidgets.
+# Ten clients have different labels: `alpha` is the sum over classes, so 0.3 gives most clients one or two. In each round, which
+# is a Lightning epoch, five clients train for twenty local iterations. Every twenty rounds the generator is scored against each
+# client, `avg` and `all`. `RoundProgressBar` shows one line for all rounds; notebooks need ipywidgets for it.
 
 # %%
 data = fedgen.FederatedDataModule(
@@ -113,7 +112,7 @@ model = VAE()
 trainer.fit(model, data)
 
 # %% [markdown]
-# Which checkpoint is best depends on the question; `select` answers each.
+# `select` finds the best checkpoint by a given score.
 
 # %%
 for score in ("fid_avg", "fid_all", "kid_all"):
@@ -135,8 +134,7 @@ axes.imshow(grid.permute(1, 2, 0))
 _ = axes.axis("off")
 
 # %% [markdown]
-# The same curves that every run leaves as `curves.png`: avg above all, and dashed what real held-out digits score in the
-# generator's place.
+# Every run writes its curves to `curves.png`: avg above all. Dashed lines are floors, the scores of real held-out digits.
 
 # %%
 from IPython.display import Image
@@ -144,7 +142,7 @@ from IPython.display import Image
 Image("own_vae/curves.png", width=650)
 
 # %% [markdown]
-# The control: the same data pooled, by the same module under Lightning's own strategy.
+# As a control, train the same module on the pooled data with Lightning's own strategy.
 
 # %%
 L.seed_everything(0)
