@@ -199,7 +199,7 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 LEVEL = 0.95
 DRAWS = 2000
 MOST_DRAWN = 200  # values; of more, Bonferroni's bound stands for the quantiles: safe, and a little wider
-FIRST = 0.1  # of a set's error, spent on bounds of all differences
+FIRST = 0.02  # of a set's error, spent on bounds of all differences
 BETA = 0.005  # of the hybrid interval's error, spent on where the mean can be at all
 STEPS = 60  # of a bisection
 CELLS = 2**22  # numbers held at once
