@@ -43,7 +43,7 @@ BUDGETS: dict[str, int] = {
     "lines: federated, clients": 13_000,
     "circles: federated, clients": 0,
     "files: evaluation, reports, callbacks": 50,
-    "lines: evaluation, reports, callbacks": 10_567,
+    "lines: evaluation, reports, callbacks": 10_595,
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 61,
     # by 175 more for molecules
@@ -65,7 +65,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4580,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 376,
-    "lines: all rooms": 76_460,
+    "lines: all rooms": 76_488,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

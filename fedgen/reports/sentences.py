@@ -100,7 +100,7 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
         "Caution": _cautions(models),
         "Real images": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
         "Held out": _by_held_out(columns, best, chosen),
-        "avg and all": [line for one in main for line in _of_score(best, one)],
+        "avg and all": [line for one in main if _differ_at_all(columns, one) for line in _of_score(best, one)],
         "Clients": _served(records, chosen.round),
         "New clients": _unseen(models, chosen.round),
         "Other scores": _alone({key: one for key, one in best.items() if key != name}, compared, split),
@@ -136,6 +136,12 @@ def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
 def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
     """The floors by split, embedding, score and aggregate."""
     return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
+
+
+def _differ_at_all(columns: ByColumn, comparison: Comparison) -> bool:
+    """Whether avg and all are two numbers: of a score of the generated set alone they are one."""
+    first, second = (columns.get(name, []) for name in (comparison.first_column, comparison.second_column))
+    return any(one.value != other.value for one, other in zip(first, second))
 
 
 def _of_score(best: Bests, comparison: Comparison) -> list[str]:
@@ -259,7 +265,7 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     """Say what a score loses on clients that never train, with its interval."""
     lines = []
     for record in models:
-        if record.split in GAPS and record.round == round and record.aggregate == "avg":
+        if record.split in GAPS and record.round == round and record.aggregate == "avg" and record.value:
             within = interval(record)
             ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
             if within is not None and within[0] <= 0 <= within[1]:

@@ -128,6 +128,10 @@ def test_pairs_are_counted_and_one_checkpoint_has_none():
     ]
 
 
+def test_a_score_of_the_generated_set_alone_is_one_number():
+    assert "avg and all" not in verdict(run_of([9, 8, 7], [9, 8, 7]))
+
+
 def test_a_score_without_a_pool_is_told_alone():
     assert verdict(run_of([9, 8], []))["Take"][0].startswith("Round 1, the best of 2 by fid_avg 8.00±0.10; with 95 %")
 
