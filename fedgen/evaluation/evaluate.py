@@ -259,8 +259,6 @@ class Evaluator:
         note = "; ".join(filter(None, [note, *lost.values()]))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
         records = self.real.records(found, MODEL, counts, sampling=dict(sampler.sampling), **details)
-        # rounds compare though other numbers of their samples have features: each was asked for as many
-        records = [replace(r, num_generated=self.num_images) if r.embedding in lost else r for r in records]
         return Evaluation(records, images)
 
     def embed_generated(
