@@ -19,6 +19,13 @@ def need(module: str, extra: str, owner: str) -> Any:
         raise MissingExtraError(f"{owner} needs {module}: pip install 'fedgen[{extra}]' ({error})") from error
 
 
+def need_rdkit(owner: str) -> Any:
+    """RDKit's `Chem`, without its own line for each text that is no molecule; MissingExtraError without RDKit."""
+    chem = need("rdkit.Chem", "molecules", owner)
+    need("rdkit.RDLogger", "molecules", owner).DisableLog("rdApp.*")
+    return chem
+
+
 def unfit_torchvision(error: BaseException) -> str:
     """Name both versions, and the remedy, if an error came from loading torchvision beside another torch; else ""."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -93,8 +93,7 @@ class ThreeWaySplit:
     Within each client, of either kind, `FederatedDataModule(held_out=...)` holds out images.
 
     Args:
-        unparticipating: the fraction of clients that never train, rounded; the paper's is 0.2. Or the pattern of their
-            names, as a shell's ("unseen: *").
+        unparticipating: the fraction of clients that never train, rounded (the paper's: 0.2), or a pattern of names.
         participating: the fraction of the others that train, for studies of the number of clients.
         max_examples: of each part of a client, at most; drawn from all that it has.
         eval_clients: clients of either kind that are scored; as many as there are of the rarer kind by default.
@@ -129,15 +128,15 @@ class ThreeWaySplit:
             ValueError: if there is not one client for each role.
         """
         names = [""] * clients if isinstance(clients, int) else list(clients)
-        count, pattern = len(names), self.unparticipating
-        order = torch.randperm(count, generator=generator(seed, "unparticipating")).tolist()
-        if isinstance(pattern, str):
-            order.sort(key=lambda number: not fnmatchcase(names[number], pattern))
-        kept = sum(fnmatchcase(n, pattern) for n in names) if isinstance(pattern, str) else round(pattern * count)
-        training = round(self.participating * (count - kept))
+        pattern = self.unparticipating
+        is_kept = [isinstance(pattern, str) and fnmatchcase(name, pattern) for name in names]
+        kept = sum(is_kept) if isinstance(pattern, str) else round(pattern * len(names))
+        order = torch.randperm(len(names), generator=generator(seed, "unparticipating")).tolist()
+        order.sort(key=lambda number: not is_kept[number])  # of a fraction it stays
+        training = round(self.participating * (len(names) - kept))
         if kept < 1 or training < 1:
             raise ValueError(
-                f"of {count} client(s), unparticipating={self.unparticipating!r} keeps {kept} from training and"
+                f"of {len(names)} client(s), unparticipating={self.unparticipating!r} keeps {kept} from training and"
                 f" participating={self.participating} trains {training}, and each needs one: use more clients, or other"
                 f" fractions; the first are named {names[:3]}"
             )

@@ -303,8 +303,9 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             ValueError: if the split leaves a role without a client, or roles that were set are of other clients.
         """
-        names, count = [client.name for client in self.everyone], len(self.everyone)
+        count = len(self.everyone)
         if self._roles is None:
+            names = [client.name for client in self.everyone]
             self._roles = self.split.assign(names, self.seed) if self.split else Roles(tuple(range(count)), ())
         if self._roles.count != count:
             raise ValueError(f"the split is one of {self._roles.count} clients, and the partition gives {count}")

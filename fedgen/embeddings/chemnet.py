@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.embeddings.base import TextEmbedding, load_into, read_state, require_file
-from fedgen.extras import MissingExtraError, need
+from fedgen.extras import MissingExtraError, need_rdkit
 from fedgen.io.tensor_files import read_torch
 
 FEATURES, LENGTH = 512, 350
@@ -71,9 +71,7 @@ class ChemNet(TextEmbedding):
         load_into(network, read_weights(path), str(path))
         name = "chemnet" if canonical else "chemnet-as-written"
         super().__init__(name, FEATURES, network, settings={"canonical": canonical})
-        self._rdkit = need("rdkit.Chem", EXTRA, "the embedding chemnet") if canonical else None
-        if canonical:
-            need("rdkit.RDLogger", EXTRA, "the embedding chemnet").DisableLog("rdApp.*")  # a line for each invalid one
+        self._rdkit = need_rdkit("the embedding chemnet") if canonical else None
 
     def usable(self, texts: Sequence[str]) -> list[bool]:
         """Whether each text is a molecule: always, unless they are written in canonical form."""

@@ -7,8 +7,7 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.models.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
     from fedgen.models.autoencoders import VAE, LatentSpace
-    from fedgen.models.character_lstm import CharacterLSTM
-    from fedgen.models.character_transformer import CharacterTransformer
+    from fedgen.models.character_models import CharacterLSTM, CharacterTransformer
     from fedgen.models.diffusion.ddpm import DDPM, FewStepGenerator
     from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler
     from fedgen.models.diffusion.edm import EDM, EDMSampler

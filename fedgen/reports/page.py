@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedgen.own_code import warn
 from fedgen.reports import charts
 from fedgen.reports.contents import Contents, Pictures, read_contents
 from fedgen.reports.logged import Logs, thinned
-from fedgen.reports.sentences import conclusions
+from fedgen.reports.sentences import by_topic, in_lines
 
 PARTS = Path(__file__).parent / "page"
 PAGE = "report.html"
@@ -177,7 +177,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    lines = [run.said or conclusions(run.records, run.place, bool(run.recipe), not live) for run in runs]
+    told = [{} if run.said else by_topic(run.records, run.place, bool(run.recipe), not live) for run in runs]
     names = [shorten(name, LONGEST_NAME) for name in charts.short_names(runs)]
     axes, compared = [], None
     if len(runs) > 1:
@@ -187,22 +187,19 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
         {"live": live, "runs": [_data(run, name) for name, run in zip(names, runs)], "axes": axes},
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
-        runs=[_shown(run, name, own) for name, run, own in zip(names, runs, lines)],
+        runs=[_shown(run, name, own) for name, run, own in zip(names, runs, told)],
         compared=compared,
     )
-    return Report(page, {shorten(run.place, LONGEST_NAME): own for run, own in zip(runs, lines)})
+    return Report(page, {shorten(run.place, LONGEST_NAME): run.said or in_lines(own) for run, own in zip(runs, told)})
 
 
-def _shown(run: Contents, name: str, lines: Sequence[str]) -> dict[str, Any]:
+def _shown(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return what the template shows of a run."""
     found = list(charts.numbers(run.results.get("numbers", {})))
-    by_topic: dict[str, list[str]] = {}
-    for about, _, said in (line.partition(": ") for line in lines):
-        by_topic.setdefault(about, []).append(said)
     return vars(run) | {
         "name": name,
         "conclusions": [_in_parts(line) for line in run.said],
-        "verdict": {} if run.said else {about: [_in_parts(line) for line in own] for about, own in by_topic.items()},
+        "verdict": {about: [_in_parts(paragraph) for paragraph in own] for about, own in told.items()},
         "tables": charts.score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),

@@ -22,7 +22,8 @@ from fedgen.evaluation.runs.selection import (
     best_records,
     covariance_of,
     default_column,
-    say_best,
+    say_best_set,
+    say_best_value,
     unmarked,
 )
 from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
@@ -55,13 +56,23 @@ def conclusions(
     Returns:
         Sentences behind what they are about, "Take: Round 7, ...", the most important first.
     """
+    return in_lines(by_topic(records, run, has_recipe, ended))
+
+
+def by_topic(records: Sequence[ScoreRecord], run: str, has_recipe: bool, ended: bool) -> dict[str, list[str]]:
+    """Return the paragraphs of `conclusions` by what they are about."""
     steps = next_steps(records, run, has_recipe, ended)
-    return [*findings(records, run), *(f"Next: `{command}` {words}." for command, words in steps.items())]
+    told = {about: [" ".join(lines)] for about, lines in verdict(records, run).items()}
+    return told | ({"Next": [f"`{command}` {words}." for command, words in steps.items()]} if steps else {})
+
+
+def in_lines(told: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{about}: {paragraph}" for about, paragraphs in told.items() for paragraph in paragraphs]
 
 
 def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[str]:
     """Return what a run's records say, the most important first."""
-    return [f"{heading}: {' '.join(lines)}" for heading, lines in verdict(records, run).items()]
+    return in_lines({about: [" ".join(lines)] for about, lines in verdict(records, run).items()})
 
 
 def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str, list[str]]:
@@ -88,15 +99,16 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
         if one.column in known and math.isfinite(one.value) and math.isfinite(known[one.column].value)
     }
     group = load_influences(Path(run), columns[name])
-    *among, interval_of_chosen = say_best(group, name) or [""]
-    sure = interval_of_chosen.rpartition(": ")[2]  # "Round 7 was chosen of 9: with 95 % its score is ..."
+    among, interval_of_best = say_best_set(group, name), say_best_value(group)
     number = len(columns[name])
     best_by = f"the best of {number} by" if number > 1 else "the one that was scored:"
     rounds = sorted({record.round or 0 for group in columns.values() for record in group})
     scored = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     parts = {
-        "Take": [f"Round {chosen.round}, {best_by} {_value(name, chosen)}{f'; {sure}' if sure else '.'}"],
-        "As good": among,
+        "Take": [
+            f"Round {chosen.round}, {best_by} {_value(name, chosen)}{interval_of_best and f'; {interval_of_best}'}."
+        ],
+        "As good": [among] if among else [],
         "Caution": _cautions(models),
         "Real images": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
         "Held out": _by_held_out(columns, best, chosen),

@@ -309,6 +309,12 @@ def combine(
 PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
 
 
+def worst_place(per_client: Tensor, weights: Tensor, higher_is_better: bool) -> int:
+    """The place of the client with the worst of scores [K], among those that count."""
+    badness = -per_client if higher_is_better else per_client
+    return int(badness.masked_fill(weights == 0, -torch.inf).argmax())
+
+
 def mean_score(
     name: str, values: Sequence[Tensor], weights: Tensor, errors: bool = True, higher_is_better: bool = False
 ) -> FederatedScore:
@@ -318,8 +324,7 @@ def mean_score(
     if not errors:
         return score
     spread = torch.stack([mean_variance(part) for part in values])
-    sign = 1.0 if higher_is_better else -1.0
-    worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
+    worst = worst_place(per_client, weights, higher_is_better)
     average = float((weights.square() @ spread).sqrt())
     beyond = OverClients(per_client, per_client, weights)
     # no parts: whatever varies with the generated images is not known, so these stand for both sides
@@ -379,8 +384,8 @@ def with_errors(
     over_clients: OverClients,
 ) -> FederatedScore:
     """A score with errors over generated images and, by the variances of avg, all and clients [K], over real ones."""
-    weights, sign, own = shared.weights, 1.0 if score.higher_is_better else -1.0, real[2]
-    worst = int((sign * score.per_client).masked_fill(weights == 0, torch.inf).argmin())
+    weights, own = shared.weights, real[2]
+    worst = worst_place(score.per_client, weights, score.higher_is_better)
     variances = {"avg": real[0], "all": real[1], "worst": own[worst]}
     parts = {
         "generated": shared.errors(worst, pool),

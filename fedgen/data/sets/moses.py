@@ -14,7 +14,7 @@ import torch
 
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.text import encode_all
-from fedgen.extras import need
+from fedgen.extras import need_rdkit
 from fedgen.io.regular_files import read_gzip
 from fedgen.progress import track
 from fedgen.seeds import subset
@@ -99,7 +99,7 @@ def read_molecules(path: Path, most: int | None = None) -> list[str]:
 
 def families_of(molecules: Sequence[str]) -> torch.Tensor:
     """The places int64 [N] in `FAMILIES` of molecules in SMILES; ValueError names one that RDKit cannot read."""
-    chem = need("rdkit.Chem", "molecules", "the data set Moses")
+    chem = need_rdkit("the data set Moses")
     shown = track(molecules, "scaffold families", len(molecules), "molecules")
     return torch.tensor([FAMILIES.index(_family(text, chem)) for text in shown], dtype=torch.int64)
 

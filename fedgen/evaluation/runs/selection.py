@@ -147,21 +147,42 @@ def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[Sc
 
 def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
     """The set that holds the best checkpoint of a column's records, and the chosen one's value, in a line each."""
+    if not (among := say_best_set(column, name)):
+        return []
+    records = _compared(column)
+    chosen = min(records, key=lambda record: record.badness)
+    return [among, f"Round {chosen.round} was chosen of {len(records)}: {say_best_value(column)}."]
+
+
+def _compared(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """The records among which the best is told; none where errors are unknown, or there is nothing to choose."""
     records = [record for record in _trained(column) if math.isfinite(record.badness)]
     errors = [record.generated_error for record in records]
     if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
         return []
+    return records
+
+
+def say_best_set(column: Sequence[ScoreRecord], name: str = "") -> str:
+    """The set that holds the best checkpoint of a column's records, as a sentence; "" where there is none."""
+    if not (records := _compared(column)):
+        return ""
     by = f"by {name} " * bool(name)
     known = [real for real in REALS if np.isfinite(covariance_of(records, real)).all()]
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
     others = sets.get("sample", "")
     same = "" if others == sets["fixed"] else f" {others}"
     others = others and f", and on others of these clients{same}"
-    lines = [f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."]
+    return f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."
+
+
+def say_best_value(column: Sequence[ScoreRecord]) -> str:
+    """The interval of the chosen checkpoint's score, "with 95 % its score is 1.8 to 2.2"; "" where there is none."""
+    if not (records := _compared(column)):
+        return ""
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    chosen = f"Round {records[found.place].round} was chosen of {len(records)}"
-    return [*lines, f"{chosen}: with 95 % its score is {ends[0]:.3g} to {ends[1]:.3g}."]
+    return f"with 95 % its score is {ends[0]:.3g} to {ends[1]:.3g}"
 
 
 def _rounds(records: Sequence[ScoreRecord], of: int) -> str:

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, worst_place
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
 from fedgen.scores.frechet.corrected import ImageCounts, check_client, with_alarm
 from fedgen.scores.frechet.frechet import FrechetReference
@@ -134,7 +134,7 @@ def _without(groups: Sequence[Gaussian], group: int) -> list[Gaussian]:
 
 def _with_larger_errors(score: FederatedScore, made: Tensor, real: Tensor, weights: Tensor) -> FederatedScore:
     """The score with the jackknife's errors, of distances [K + 1, G] without a group, where they are larger."""
-    number, worst = len(weights), int(score.per_client.masked_fill(weights == 0, -torch.inf).argmax())
+    number, worst = len(weights), worst_place(score.per_client, weights, higher_is_better=False)
     each = {"generated": _variance(made), "real": _variance(real)}
     average = {"generated": _variance(weights @ made[:number]), "real": weights.square() @ each["real"][:number]}
     parts = {

@@ -26,6 +26,7 @@ from fedgen.scores.aggregate import (
     mean_score,
     mean_variance,
     resolve_weights,
+    worst_place,
 )
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 
@@ -99,7 +100,7 @@ def _with_generated(
     variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
     of_client = (shares.square() @ variances).sqrt()
     of_pool = float(((weights @ shares).square() @ variances).sqrt())
-    worst = int(found.per_client.masked_fill(weights == 0, torch.inf).argmin())
+    worst = worst_place(found.per_client, weights, higher_is_better=True)
     generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
     assert found.client_errors is not None  # which were asked for
     sides = {"generated": generated, "real": found.errors}

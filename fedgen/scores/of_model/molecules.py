@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedgen.data.text import decode_all
-from fedgen.extras import need
-from fedgen.scores.aggregate import FederatedScore, combine, jackknife_variance, resolve_weights
+from fedgen.extras import need, need_rdkit
+from fedgen.scores.aggregate import FederatedScore, combine, jackknife_variance, resolve_weights, worst_place
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 
 BITS, RADIUS = 1024, 2  # of the Morgan fingerprints, MOSES' own
+OWNER = "a score of molecules"  # in the message that RDKit is missing
 BLOCK = 1024  # molecules whose similarities to all others are held at once
 Found = tuple[float, float]
 """A value and its standard error."""
@@ -25,8 +26,7 @@ Found = tuple[float, float]
 
 def canonical_molecules(texts: Sequence[str]) -> list[str]:
     """The canonical SMILES of the texts that are molecules, in their order; MissingExtraError without RDKit."""
-    chem = need("rdkit.Chem", "molecules", "scores of molecules")
-    need("rdkit.RDLogger", "molecules", "scores of molecules").DisableLog("rdApp.*")  # a line for each invalid one
+    chem = need_rdkit(OWNER)
     found = (chem.MolFromSmiles(text) if text else None for text in texts)
     return [str(chem.MolToSmiles(molecule)) for molecule in found if molecule is not None]
 
@@ -53,10 +53,8 @@ def internal_diversity(molecules: Sequence[str]) -> Found:
     """
     if not molecules:
         return 0.0, 0.0
-    chem = need("rdkit.Chem", "molecules", "scores of molecules")
-    made = need("rdkit.Chem.rdFingerprintGenerator", "molecules", "scores of molecules").GetMorganGenerator(
-        radius=RADIUS, fpSize=BITS
-    )
+    chem, generators = need_rdkit(OWNER), need("rdkit.Chem.rdFingerprintGenerator", "molecules", OWNER)
+    made = generators.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
     rows = [made.GetFingerprintAsNumPy(chem.MolFromSmiles(text)) for text in molecules]
     prints = torch.from_numpy(np.stack(rows).astype(np.float32))
     sizes = prints.sum(1)
@@ -119,7 +117,7 @@ def _combined(name: str, each: Sequence[Found], pooled: Found, weights: Tensor, 
     values, own = torch.tensor(each, dtype=torch.float64).T
     options: dict[str, Any] = {}
     if errors:  # clients meet the same generated molecules, so their errors are taken as one
-        worst = int(values.masked_fill(weights == 0, torch.inf).argmin())
+        worst = worst_place(values, weights, higher_is_better=True)
         ends = {"avg": float(weights @ own), "all": pooled[1], "worst": float(own[worst])}
         options = {"error_parts": {"generated": ends}, "client_error_parts": {"generated": own}}
     return combine(name, values, pooled[0], weights, higher_is_better=True, **options)
