@@ -7,9 +7,8 @@
 # %% [markdown]
 # # The same recipe on Flower
 #
-# A recipe trains in one process, then on two clients that keep their images and reach a server over the network. Both
-# give the same model and scores up to rounding. This needs `pip install ".[flower]"` and about a minute, because
-# every message starts a process at the client.
+# This tutorial trains a recipe in one process, then on two clients that keep their images. Both give the same model and
+# scores, to rounding. It needs `pip install ".[flower]"` and about a minute.
 
 # %%
 import os
@@ -38,7 +37,7 @@ environment = {
 }
 
 # %% [markdown]
-# Two hospitals have a folder of images each: here scikit-learn's digits, even at one, odd at the other.
+# Two hospitals have a folder of images each: scikit-learn's even and odd digits.
 
 # %%
 digits = fedgen.Digits().read("train")
@@ -49,7 +48,7 @@ for index in range(600):
     save_image(digits.inputs[index] / 255, folder / f"{index:04}.png")
 
 # %% [markdown]
-# The recipe: a small WGAN-GP over the owners of the folders, two rounds of ten local iterations.
+# The recipe trains a small WGAN-GP over the two owners, two rounds of ten iterations.
 
 # %%
 recipe = """
@@ -97,7 +96,7 @@ _ = run("python -W ignore -m fedgen fit --config digits.yaml --seed_everything 0
 # %% [markdown]
 # ## As an app
 #
-# `deploy` writes the app: the recipe and two small modules. Each client reads its own folder.
+# `deploy` writes the app: the recipe and two small modules.
 
 # %%
 deploy = "python -W ignore -m fedgen deploy digits.yaml app --clients 2"
@@ -106,8 +105,8 @@ for path in sorted(Path("app").rglob("*.*")):
     print(path)
 
 # %% [markdown]
-# The server and two clients run here on one machine without encryption. The app's README has the commands for several machines,
-# with TLS and keys. Each client knows only its own folder.
+# Server and clients run here on one machine, without encryption. Each client reads only its own folder. The app's README has
+# the commands for several machines, with TLS and keys.
 
 # %%
 with socket() as free:
@@ -145,7 +144,7 @@ for number, folder in enumerate(sorted(Path("hospitals").iterdir())):
     )
 
 # %% [markdown]
-# Flower's configuration names the server, and `flwr run` sends the app there.
+# `flwr run` sends the app to the server that Flower's configuration names.
 
 # %%
 Path("flwr").mkdir(exist_ok=True)
@@ -163,7 +162,7 @@ print(*(line for line in printed.splitlines() if line.startswith("round")), sep=
 # %% [markdown]
 # ## The same?
 #
-# Compare the weights and scores of both runs. A deployment has no floor, which needs clients' images.
+# Compare the weights and scores of both runs.
 
 # %%
 here, there = (
