@@ -7,8 +7,7 @@
 # %% [markdown]
 # # A generator fine-tuned on distributed MMD²
 #
-# A server has a generator of all ten digits. Its clients hold only 0, 3, 6 and 9, and keep their images. The server sends
-# features of each generated batch, and receives the sum of the clients' MMD² and its gradient.
+# A server adapts its generator of ten digits to clients that hold only 0, 3, 6 and 9 and keep their images.
 
 # %%
 import logging
@@ -35,7 +34,7 @@ quiet = {
 }
 
 # %% [markdown]
-# First the server trains a small WGAN-GP on digits that it may use. This takes some seconds.
+# First the server trains a small WGAN-GP on its own digits.
 
 # %%
 L.seed_everything(0)
@@ -48,8 +47,8 @@ gan = fedgen.WGANGP(
 L.Trainer(max_epochs=20, **quiet).fit(gan, everything)
 
 # %% [markdown]
-# Each client holds one digit. `DistributedLoss` has the value and gradient of KID against all clients together, who keep their
-# images. Features are pixels here; any embedding works.
+# Each client holds one digit. The server sends features of each generated batch, and `DistributedLoss` receives the value and
+# gradient of KID to all clients together.
 
 # %%
 digits = fedgen.Digits().read("train")

@@ -7,8 +7,7 @@
 # %% [markdown]
 # # Your own module and data, federated
 #
-# A variational autoencoder for plain Lightning and a torch `Dataset`; neither knows about clients. This takes half a minute on
-# a CPU.
+# Train a plain Lightning module and a torch `Dataset` over ten clients. This takes half a minute on a CPU.
 
 # %%
 import logging
@@ -84,9 +83,8 @@ class VAE(L.LightningModule):
 
 
 # %% [markdown]
-# Ten clients have different labels: `alpha` is the sum over classes, so 0.3 gives most clients one or two. In each round, which
-# is a Lightning epoch, five clients train for twenty local iterations. Every twenty rounds the generator is scored against each
-# client, `avg` and `all`. `RoundProgressBar` shows one line for all rounds; notebooks need ipywidgets for it.
+# `alpha` is the sum over classes, so 0.3 gives most clients one or two labels. A round is a Lightning epoch: five clients train
+# for twenty local iterations. Every twenty rounds the generator is scored against the clients, `avg` and `all`.
 
 # %%
 data = fedgen.FederatedDataModule(
@@ -112,7 +110,7 @@ model = VAE()
 trainer.fit(model, data)
 
 # %% [markdown]
-# `select` finds the best checkpoint by a given score.
+# The best checkpoint by each score:
 
 # %%
 for score in ("fid_avg", "fid_all", "kid_all"):
@@ -134,7 +132,7 @@ axes.imshow(grid.permute(1, 2, 0))
 _ = axes.axis("off")
 
 # %% [markdown]
-# Every run writes its curves to `curves.png`: avg above all. Dashed lines are floors, the scores of real held-out digits.
+# Every run writes `curves.png`. Dashed lines are floors, the scores of real held-out digits.
 
 # %%
 from IPython.display import Image
@@ -142,7 +140,7 @@ from IPython.display import Image
 Image("own_vae/curves.png", width=650)
 
 # %% [markdown]
-# As a control, train the same module on the pooled data with Lightning's own strategy.
+# As a control, train the module on the pooled data with Lightning's own strategy.
 
 # %%
 L.seed_everything(0)

@@ -7,7 +7,7 @@
 # %% [markdown]
 # # Reading scores: avg, all, floor, error
 #
-# Scores are functions of features, so this needs no images and no training.
+# What avg, all, the floor and the error of a score mean, by points in two dimensions.
 
 # %%
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ def gaussian(mean, variance, count=20_000):
 
 
 # %% [markdown]
-# Two clients, left and right. A reference holds the clients' features and scores any number of generators.
+# Two clients, left and right; a reference holds their features.
 
 # %%
 clients = [gaussian(-1.0, 1.0), gaussian(1.0, 1.0)]
@@ -53,8 +53,8 @@ for axis, (name, found) in zip(axes, scores.items()):
     axis.legend()
 
 # %% [markdown]
-# FID-avg is smallest at variance 1, that of one client: it rewards a generator that resembles each client. FID-all is smallest at
-# 2, the variance of both together. KID's curves differ by a constant, so they rank alike.
+# FID-avg is smallest at variance 1, that of one client, and FID-all at 2, that of both together. KID's curves differ by a constant, so
+# they rank alike.
 
 # %%
 for name, found in scores.items():
@@ -64,7 +64,7 @@ for name, found in scores.items():
 # %% [markdown]
 # ## Errors
 #
-# Every score is an estimate with a standard error. Two generators differ only if their difference exceeds it.
+# Two generators differ only if their difference exceeds its standard error.
 
 # %%
 for count in (100, 1_000, 10_000):
@@ -74,8 +74,8 @@ for count in (100, 1_000, 10_000):
     )
 
 # %% [markdown]
-# A perfect generator does not score 0, because FID of few images is too large. So every table has a **floor**: the score of other
-# real images of the same clients. The score cannot tell a generator at the floor from real images.
+# A perfect generator does not score 0, because FID of few images is too large. The **floor** is the score of other real images of the
+# same clients.
 
 # %%
 real = torch.cat([gaussian(-1.0, 1.0, 500), gaussian(1.0, 1.0, 500)])
