@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST_WORDS, MOST_IN_ALL = 1200, 46_000  # of a page, and of all pages: they only fall
+MOST_WORDS, MOST_IN_ALL = 1200, 32_000  # of a page, and of all pages: they only fall
 WRITTEN = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -14,7 +14,7 @@ WRITTEN = [
 ]
 
 
-PRINTED = ("benchmark-figures.md", "gpu-figures.md", "optimizers.md")  # tables that a command prints, to look up
+PRINTED = ("benchmark-figures.md", "gpu-figures.md", "optimizers.md", "foreign-modules.md")
 
 
 def test_a_page_can_be_read_at_one_sitting():
