@@ -47,8 +47,8 @@ gan = fedgen.WGANGP(
 L.Trainer(max_epochs=20, **quiet).fit(gan, everything)
 
 # %% [markdown]
-# Each client holds one digit. The server sends features of each generated batch, and `DistributedLoss` receives the value and
-# gradient of KID to all clients together.
+# Each client holds one digit. The server sends features of each generated batch. `DistributedLoss` receives the value of KID
+# (MMD² with a cubic kernel) to all clients together, and its gradient in those features.
 
 # %%
 digits = fedgen.Digits().read("train")

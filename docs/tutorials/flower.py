@@ -48,7 +48,7 @@ for index in range(600):
     save_image(digits.inputs[index] / 255, folder / f"{index:04}.png")
 
 # %% [markdown]
-# The recipe trains a small WGAN-GP over the two owners, two rounds of ten iterations.
+# The recipe trains a small WGAN-GP over the two hospitals, two rounds of ten iterations.
 
 # %%
 recipe = """

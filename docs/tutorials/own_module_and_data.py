@@ -83,8 +83,9 @@ class VAE(L.LightningModule):
 
 
 # %% [markdown]
-# `alpha` is the sum over classes, so 0.3 gives most clients one or two labels. A round is a Lightning epoch: five clients train
-# for twenty local iterations. Every twenty rounds the generator is scored against the clients, `avg` and `all`.
+# `alpha` is the sum of the Dirichlet distribution's parameters over classes, so 0.3 gives most clients one or two labels. A round
+# is a Lightning epoch: five clients train for twenty local iterations. Every twenty rounds the generator is scored against the
+# clients, `avg` and `all`.
 
 # %%
 data = fedgen.FederatedDataModule(

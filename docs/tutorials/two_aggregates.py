@@ -64,7 +64,7 @@ for name, found in scores.items():
 # %% [markdown]
 # ## Errors
 #
-# Two generators differ only if their difference exceeds its standard error.
+# A score's standard error comes from the finite number of images. A difference below two standard errors shows nothing.
 
 # %%
 for count in (100, 1_000, 10_000):
