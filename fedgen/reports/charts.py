@@ -19,6 +19,7 @@ from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
+from fedgen.numbers import say_interval, say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of, floors_of
@@ -181,7 +182,7 @@ def facts(contents: Contents) -> list[tuple[str, str]]:
     found = [*_settings(contents), *_time(contents), *_sent(contents)]
     for name in ("epsilon", "delta", "statistics_epsilon", "statistics_delta"):
         if name in contents.series:
-            found.append((name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}"))
+            found.append((name.replace("_", " "), say_number(contents.series[name].values[-1])))
     found += [(f"version of {name}", text) for name, text in contents.versions.items()]
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
@@ -211,7 +212,7 @@ def _time(contents: Contents) -> list[tuple[str, str]]:
     seconds = [(later - time) / (after - step) for (step, time), (after, later) in pairs if after > step]
     whole = timedelta(seconds=round(longest.times[-1] - longest.times[0]))
     return [
-        ("time a round", f"{statistics.median(seconds):.3g} s (median of {len(seconds):,})"),
+        ("time a round", f"{say_number(statistics.median(seconds))} s (median of {len(seconds):,})"),
         ("time from the first logged round to the last", f"{whole}, evaluations and pauses included"),
     ]
 
@@ -305,7 +306,7 @@ def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
         half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
     if not abs(mean) > half:  # NaN, too
         remark += "; cannot be told from none"
-    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}"]
+    return ["+" * (mean > 0) + say_number(mean, digits=3), f"{say_interval(mean - half, mean + half, '+')}{remark}"]
 
 
 def short_names(runs: Sequence[Contents]) -> list[str]:

@@ -28,6 +28,7 @@ from fedgen.evaluation.runs.selection import (
 )
 from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
+from fedgen.numbers import say_interval, say_number
 from fedgen.own_code import program
 from fedgen.progress import make_console
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
@@ -206,7 +207,8 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
     if found.low <= 0 <= found.high:
         return [f"{start} at the floor: {real} (the floor), and the difference may be chance."]
     near, far = sorted((abs(found.low), abs(found.high)))
-    return [f"{start} {near:.3g} to {far:.3g} {'worse' if found.low > 0 else 'better'} than the floor (95 %): {real}."]
+    how = "worse" if found.low > 0 else "better"
+    return [f"{start} {say_interval(near, far)} {how} than the floor (95 %): {real}."]
 
 
 def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
@@ -279,10 +281,12 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     for record in models:
         if record.split in GAPS and record.round == round and record.aggregate == "avg" and record.value:
             within = interval(record)
-            ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
+            ends = "" if within is None else f" (95 %: {say_interval(*within)})"
             if within is not None and within[0] <= 0 <= within[1]:
                 ends += "; it cannot be told from none"
-            lines.append(f"{gap_title(record.split).capitalize()} of {record.score}: {record.value:.3g}{ends}.")
+            lines.append(
+                f"{gap_title(record.split).capitalize()} of {record.score}: {say_number(record.value, digits=3)}{ends}."
+            )
     return lines
 
 

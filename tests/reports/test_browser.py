@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from fedgen.benchmark.leaderboard import write_leaderboard
 from fedgen.reports import write_report
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
 from tests.reports.folders import HOSTILE, write_run
+from tests.test_numbers import SAID
 
 pytestmark = pytest.mark.browser
 MISSING = "browser tests need {}: `make test-browser` installs it on Debian as root; -m 'not browser' leaves them out"
@@ -149,6 +151,13 @@ def contrast(first, second):
 
     bright, dark = sorted((luminance(first), luminance(second)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
+
+
+def test_a_page_says_numbers_as_tables_do(browser, page):
+    show(browser, page)
+    for value, error, said in SAID:
+        known = error if error is None or math.isfinite(error) else None
+        assert browser.execute_script("return formatted(...arguments)", value, known) == said
 
 
 def test_every_value_that_keys_walk_through_is_the_records(browser, page):

@@ -36,7 +36,7 @@ def test_differences_are_paired_over_seeds_with_students_interval(tmp_path):
     runs = four_runs(tmp_path)
     rows = {row[0]: row[1:] for row in paired_rows(runs)}
     # mean 1, deviation 1 / sqrt(2), Student's 12.706 of one degree: 12.706 * 0.7071 / sqrt(2) = 6.353
-    assert rows["fid_all"] == ["lr=0.2 minus lr=0.1", "2", "+1", "-5.35 to +7.35; cannot be told from none"]
+    assert rows["fid_all"] == ["lr=0.2 minus lr=0.1", "2", "+1", "-5.4 to +7.4; cannot be told from none"]
     one = {row[0]: row[1:] for row in paired_rows([runs[0], runs[2]])}
     # 1.96 * sqrt(0.2² + 0.2²) = 0.554
     assert one["fid_all"][1:] == [
@@ -88,11 +88,11 @@ def test_stored_images_have_a_column_and_no_chart(tmp_path):
     runs[1].records = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     headings, rows = summary_rows(runs)
     assert "fid_all" in headings
-    assert rows[1][headings.index("fid_all")] == "9.0±0.4"
+    assert rows[1][headings.index("fid_all")] == "9.00±0.40"
     assert all(place == 0 for row in chart_rows(axes_of(runs)) for place, _ in row["lines"])
 
 
 def test_each_run_has_a_row_with_its_best_values_and_floors(tmp_path):
     headings, rows = summary_rows(four_runs(tmp_path)[:1])
     assert headings == ["run", "seed", "last round", "fid_avg", "fid_all", "kid_avg", "kid_all"]
-    assert rows[0][1:5] == ["0", "2", "25.0±0.4 at round 1; floor 2.0±0.4", "3.0±0.4 at round 2; floor 1.0±0.4"]
+    assert rows[0][1:5] == ["0", "2", "25.00±0.40 at round 1; floor 2.00±0.40", "3.00±0.40 at round 2; floor 1.00±0.40"]
