@@ -22,6 +22,7 @@ from fedgen.io.files import in_bytes
 from fedgen.numbers import say_interval, say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
+from fedgen.reports.controls import Controls
 from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z
 
@@ -48,7 +49,7 @@ _SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no numbe
 Axes = dict[tuple[str, str], dict[int, tuple[str, list[ScoreRecord]]]]  # places, columns and records by column and name
 
 
-def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
+def panels(records: Sequence[ScoreRecord], controls: Controls | None = None) -> list[dict[str, Any]]:
     """A panel for each score, split and embedding, in the records' order; gaps are in tables."""
     columns = Columns.of(records)
     own = (r for r in records if r.split not in GAPS and r.aggregate not in DISTRIBUTION)
@@ -65,6 +66,7 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
             "mark": strongest(group),
             "about": _about(group),
             "lines": _lines(group, columns),
+            "controls": [line for arm, own in (controls or {}).items() for line in _control(arm, key, own)],
             **_pairs(inverted.get(f"{columns.score(*key)}_avg", [])),
             "clients": _clients(group, MOST_NUMBERS // len(groups)),
         }
@@ -125,6 +127,16 @@ def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any
         }
         lines += [line] if models else []
     return lines
+
+
+def _control(arm: str, key: tuple[str, str, str], records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
+    """A control's curves of a panel: "name", "aggregate", "rounds" and "values"."""
+    own = grouped((r for r in records if (r.split, r.embedding, r.score) == key), lambda record: record.aggregate)
+    own = {aggregate: sorted(group, key=_round) for aggregate, group in own.items()}
+    return [
+        {"name": arm, "aggregate": name, "rounds": list(map(_round, group)), "values": [plain(r.value) for r in group]}
+        for name, group in own.items()
+    ]
 
 
 def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:

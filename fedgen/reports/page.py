@@ -225,7 +225,7 @@ def _data(run: Contents, name: str) -> dict[str, Any]:
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
         "name": name,
-        "panels": charts.panels(run.records),
+        "panels": charts.panels(run.records, run.controls),
         "clients": charts.clients(run),
         "classes": run.kept.classes,
         "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],

@@ -40,7 +40,7 @@ def test_differences_are_paired_over_seeds_with_students_interval(tmp_path):
     one = {row[0]: row[1:] for row in paired_rows([runs[0], runs[2]])}
     # 1.96 * sqrt(0.2² + 0.2²) = 0.554
     assert one["fid_all"][1:] == [
-        "1", "+0.5", "-0.0544 to +1.05 (one seed: of the generated images alone); cannot be told from none",
+        "1", "+0.5", "-0.05 to +1.05 (one seed: of the generated images alone); cannot be told from none",
     ]  # fmt: skip
     assert paired_rows([runs[0], runs[3]]) == []  # other seeds
 

@@ -51,7 +51,7 @@ function scoreSpec(panel, options) {
   const drawn = lines.map(lineOf);
   const floors = lines.filter((line) => line.floor).map((line) => ({ name: `floor of ${line.column}`, colour: (LINES[line.aggregate] || [2])[0], y: line.floor.value }));
   const places = [...new Set(lines.flatMap((line) => line.rounds))].sort((a, b) => a - b);
-  const own = panel.clients, extra = [];
+  const own = panel.clients, extra = panel.controls.filter((line) => line.aggregate !== "worst" || options.worst).map((line) => ({ name: `${line.name}, ${line.aggregate}`, colour: (LINES[line.aggregate] || [2])[0], dash: 6, x: line.rounds, y: line.values }));
   if (own.values && (options.clients || options.picked !== null)) {
     const step = Math.max(1, Math.ceil(own.names.length / MOST_CLIENT_LINES));
     own.names.forEach((name, k) => {
