@@ -41,6 +41,11 @@ def side_by_side(runs: Sequence[Contents], axes: Axes) -> dict[str, Any]:
         "sentences": [
             *(_verdict(arms[0][0], name, columns) for name, columns in pairs.items()),
             *(f"{name} is not compared with {arms[0][0]}: {why}." for name, why in apart.items()),
+            *(
+                ["All runs are of one recipe, and differ by their seeds."]
+                if arms and len(arms[0][1]) == len(runs)
+                else []
+            ),
             *([few] if any(len(own) == 1 for columns in pairs.values() for own in columns.values()) else []),
         ],
         "best": best_table(runs, axes),
