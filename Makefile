@@ -32,11 +32,11 @@ $(READY): pyproject.toml
 	$(call install,.[dev],what running and testing need)
 	@touch $(RUN) $@
 
-demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, score, select (three to four minutes)
+demo: $(RUN) ## a toy that makes the point, then twenty clients of digits: train, score, select (three minutes)
 	@echo "1 of 2: two Gaussian clients, 21 generators, scored in both aggregates (half a minute; checkpoints/gaussian-toy)"
 	$(BIN)/fedgen reproduce gaussian-toy
-	@echo "2 of 2: a GAN over ten clients of one digit each (two to three minutes; checkpoints/quickstart)"
-	$(BIN)/fedgen fit quickstart
+	@echo "2 of 2: a GAN over twenty clients of 72 digits each (two minutes; checkpoints/demo)"
+	$(BIN)/fedgen fit demo
 
 # Whatever the environment says of bytecode: each process that a test starts would compile the package anew. A worker that
 # dies fails its test once: others in its place would die of it too, or wait for ever.

@@ -47,7 +47,7 @@ def test_the_demo_installs_what_running_needs_alone_and_says_what_it_does(tmp_pa
     shown = commands_of("demo", tmp_path / "env")
     assert re.findall(r"pip install .*--editable '(.+)'", shown) == ["."]
     assert 'echo "Installing what running needs into' in shown
-    told = [shown.index(words) for words in ("1 of 2", "reproduce gaussian-toy", "2 of 2", "fit quickstart")]
+    told = [shown.index(words) for words in ("1 of 2", "reproduce gaussian-toy", "2 of 2", "fit demo")]
     assert told == sorted(told)
 
 

@@ -29,6 +29,7 @@ LAYERS = [
         "images",
         "io",
         "lazy",
+        "numbers",
         "own_code",
         "progress",
         "pytorch_lightning_alias",

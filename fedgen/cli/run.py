@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
 from fedgen.evaluation.names import SignalName
 from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, run_function, with_flags
+from fedgen.numbers import say_interval, say_number
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule
@@ -298,7 +299,7 @@ def _quoted(asked: Asked, round: int, number: int) -> str:
     found = quote(asked[0], *_measuring(*asked, number), round, asked[1].aggregate)
     ends = [found.value + side * Z * found.generated_error for side in (-1, 1)]
     fresh = f"On {number:,} fresh images, which had no part in the choice, round {round} has {found.name}"
-    return f"{fresh} {say_value(found)} (95 % on these reals: {ends[0]:.4g} to {ends[1]:.4g}): the value to quote."
+    return f"{fresh} {say_value(found)} (95 % on these reals: {say_interval(*ends)}): the value to quote."
 
 
 def _measuring(
@@ -338,14 +339,14 @@ def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
 
 
 def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
-    from fedgen.evaluation.tables.table import format_value, new_table
+    from fedgen.evaluation.tables.table import new_table
 
     spread = any(entry.error_over_clients is not None for entry in ranking)
     headings = ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint")
     table = new_table(title, headings, left=headings)
     for rank, entry in enumerate(ranking, 1):
-        value = f"{format_value(entry.value, entry.standard_error)} {entry.mark}".rstrip()
-        error = "" if entry.error_over_clients is None else f"{entry.error_over_clients:.2g}"
+        value = f"{say_number(entry.value, entry.standard_error)} {entry.mark}".rstrip()
+        error = "" if entry.error_over_clients is None else say_number(entry.error_over_clients, digits=2)
         name = entry.checkpoint.name if entry.checkpoint else "not kept"
         table.add_row(str(rank), str(entry.round), value, *([error] if spread else []), name)
     return table

@@ -32,6 +32,7 @@ from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import LEAST, Split
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
+from fedgen.numbers import say_number
 from fedgen.own_code import warn
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
@@ -48,7 +49,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         names = Columns.of(self.records)
-        values = ", ".join(f"{names.name(record)} {record.value:.4g}" for record in self.records[:4])
+        values = ", ".join(f"{names.name(record)} {say_number(record.value)}" for record in self.records[:4])
         more = f", ... ({len(self.records)} in all)" if len(self.records) > 4 else ""
         return f"Evaluation({len(self.images)} images: {values}{more})"
 

@@ -38,9 +38,10 @@ from fedgen.evaluation.runs.run_folder import Run, RunLike
 from fedgen.evaluation.runs.scores_file import MATRIX
 from fedgen.evaluation.score_choice import with_further
 from fedgen.evaluation.splits import Split
-from fedgen.evaluation.tables.table import format_value, new_table
+from fedgen.evaluation.tables.table import new_table
 from fedgen.io.files import write_json
 from fedgen.models.ema import with_averages
+from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import resolve_weights, without_pool
@@ -279,13 +280,13 @@ class ClientMatrix:
         own = self.own
         for place in own:
             others[place] = False
-        of_others = f"{float(self.values[others].mean()):.4g}" if others.any() else "none"
+        of_others = say_number(float(self.values[others].mean())) if others.any() else "none"
         if not own:
             return f"{self.score} of own models on images of clients that never train: {of_others} on average"
         mean = sum(float(self.values[place]) for place in own) / len(own)
         fit = sum(self.best[column] == row for row, column in own)
         return (
-            f"{self.score} on a client's own images {mean:.4g}, on others' {of_others} on average;"
+            f"{self.score} on a client's own images {say_number(mean)}, on others' {of_others} on average;"
             f" the own model is the best one for {fit} of {len(own)} clients"
         )
 
@@ -390,7 +391,7 @@ def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
     def cell(row: int, column: int) -> str:
         value = float(matrix.values[row, column])
         known = None if matrix.errors is None else float(matrix.errors[row, column])
-        text = format_value(value, known) if errors else f"{value:.3g}"
+        text = say_number(value, known if errors else None)
         return f"[bold]{text}[/bold]" if best[column] == row else text
 
     for row, name in enumerate(matrix.models):

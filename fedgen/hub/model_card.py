@@ -18,12 +18,12 @@ from fedgen.evaluation.marks import GAPS, explained, mark_of
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.scores_file import PARTITION, SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import one_kind
-from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import atomic_write, read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
+from fedgen.numbers import say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import read_contents
 
@@ -148,7 +148,7 @@ class ModelCard:
         found = [r for r in self._of(row, floor) if r.aggregate == aggregate]
         if not found:
             return ""
-        value = format_value(found[-1].value, found[-1].standard_error)
+        value = say_number(found[-1].value, found[-1].standard_error)
         return plain(f"{value} {'' if floor else mark_of(found[-1])}".rstrip())
 
 

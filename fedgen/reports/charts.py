@@ -1,34 +1,31 @@
 """Runs as plain values for a page: charts, tables, clients and facts of one, and several side by side."""
 
-import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
-from fedgen.evaluation.names import DISTRIBUTION, HELD_OUT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
+from fedgen.evaluation.names import DISTRIBUTION
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, grouped
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
-from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, say_value, selection_table
+from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
+from fedgen.numbers import say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
-from fedgen.reports.sentences import best_of, floors_of
-from fedgen.scores.rankings import Z
+from fedgen.reports.controls import Controls
 
 MOST_NUMBERS = 300_000  # clients' scores in one run's part of a page; of more, evenly spaced rounds
 MOST_PAIRS = 2_000  # of rounds that avg and all order differently, in one panel: each is a line
 WIDE = 100_000  # characters: a page's table need not be split
-LONGEST, LONGEST_CELL, LONGEST_AXIS = 200, 1_000, 160  # characters of a fact, of a cell or a table's title, of an axis
-NAMED = 3  # settings that an arm is called by
+LONGEST, LONGEST_CELL = 200, 1_000  # characters of a fact, of a cell or a table's title
 _BYTES = re.compile(r": ([\d.]+) (B|kB|MB|GB) a round")
 _UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _FACTS = {
@@ -41,13 +38,9 @@ _FACTS = {
     "rounds asked for": "trainer.max_epochs",
     "seed": "seed_everything",
 }
-_FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
-_IN_ANY_ARM = {"seed_everything", *(f"trainer.{name}" for name in _FREE)}  # settings that runs of one arm may differ in
-_SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
-Axes = dict[tuple[str, str], dict[int, tuple[str, list[ScoreRecord]]]]  # places, columns and records by column and name
 
 
-def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
+def panels(records: Sequence[ScoreRecord], controls: Controls | None = None) -> list[dict[str, Any]]:
     """A panel for each score, split and embedding, in the records' order; gaps are in tables."""
     columns = Columns.of(records)
     own = (r for r in records if r.split not in GAPS and r.aggregate not in DISTRIBUTION)
@@ -64,6 +57,7 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
             "mark": strongest(group),
             "about": _about(group),
             "lines": _lines(group, columns),
+            "controls": [line for arm, own in (controls or {}).items() for line in _control(arm, key, own)],
             **_pairs(inverted.get(f"{columns.score(*key)}_avg", [])),
             "clients": _clients(group, MOST_NUMBERS // len(groups)),
         }
@@ -126,6 +120,16 @@ def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any
     return lines
 
 
+def _control(arm: str, key: tuple[str, str, str], records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
+    """A control's curves of a panel: "name", "aggregate", "rounds" and "values"."""
+    own = grouped((r for r in records if (r.split, r.embedding, r.score) == key), lambda record: record.aggregate)
+    own = {aggregate: sorted(group, key=_round) for aggregate, group in own.items()}
+    return [
+        {"name": arm, "aggregate": name, "rounds": list(map(_round, group)), "values": [plain(r.value) for r in group]}
+        for name, group in own.items()
+    ]
+
+
 def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
     """The clients' scores: "names", "rounds", "values" and "errors" (a row a round) and the "floor"'s."""
     own = sorted((r for r in group if r.is_model and r.aggregate == "avg" and r.per_client), key=_round)
@@ -181,7 +185,7 @@ def facts(contents: Contents) -> list[tuple[str, str]]:
     found = [*_settings(contents), *_time(contents), *_sent(contents)]
     for name in ("epsilon", "delta", "statistics_epsilon", "statistics_delta"):
         if name in contents.series:
-            found.append((name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}"))
+            found.append((name.replace("_", " "), say_number(contents.series[name].values[-1])))
     found += [(f"version of {name}", text) for name, text in contents.versions.items()]
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
@@ -211,7 +215,7 @@ def _time(contents: Contents) -> list[tuple[str, str]]:
     seconds = [(later - time) / (after - step) for (step, time), (after, later) in pairs if after > step]
     whole = timedelta(seconds=round(longest.times[-1] - longest.times[0]))
     return [
-        ("time a round", f"{statistics.median(seconds):.3g} s (median of {len(seconds):,})"),
+        ("time a round", f"{say_number(statistics.median(seconds))} s (median of {len(seconds):,})"),
         ("time from the first logged round to the last", f"{whole}, evaluations and pauses included"),
     ]
 
@@ -242,139 +246,3 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         parts = value if isinstance(value, list) else [value]
         said = (f"{part:.6g}" if isinstance(part, float) else str(part) for part in parts)
         yield name, shorten(", ".join(said), LONGEST)
-
-
-def arms_of(runs: Sequence[Contents]) -> list[tuple[str, dict[int, int]]]:
-    """Names of recipes, seed and folder apart, with the places of their runs by seed; only runs that keep a recipe."""
-    groups: dict[str, dict[int, int]] = {}
-    flat: dict[str, dict[str, Any]] = {}
-    for place, run in enumerate(runs):
-        if run.kind == "training" and run.settings:
-            settings = {name: value for name, value in flatten(run.settings).items() if _is_of_arm(name.split("."))}
-            key = json.dumps(settings, sort_keys=True, default=str)
-            flat[key] = settings
-            groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
-    arms = []
-    for number, (key, own) in enumerate(groups.items()):
-        varied = [
-            f"{name.split('.')[-1]}={value}"
-            for name, value in flat[key].items()
-            if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
-        ]
-        if len(varied) > NAMED:
-            varied[NAMED:] = [f"and {len(varied) - NAMED} more"]
-        arms.append((", ".join(varied) or f"recipe {number + 1}", own))
-    return arms
-
-
-def _is_of_arm(parts: Sequence[str]) -> bool:
-    return not _IN_ANY_ARM & {parts[0], ".".join(parts[:2])} and parts[-1] not in _SHOWN_ALONE
-
-
-def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
-    """Rows "column", "arm minus control", "seeds", "difference", "95 % interval", of the last checkpoints' scores."""
-    arms, rows, last = arms_of(runs), [], [_compared(run) for run in runs]
-    for name, places in arms[1:]:
-        control, first = arms[0]
-        pairs = [(last[first[seed]], last[places[seed]]) for seed in sorted(first.keys() & places.keys())]
-        for column in pairs[0][0] if pairs else ():
-            own = [(a[column][-1], b[column][-1]) for a, b in pairs if column in a and column in b]
-            if own and all(a.conditions == b.conditions for a, b in own):
-                rows.append([column, f"{name} minus {control}", str(len(own)), *_difference(own)])
-    return rows
-
-
-def _compared(run: Contents) -> dict[str, list[ScoreRecord]]:
-    """The records of avg and all by column, each by round."""
-    return {
-        name: group
-        for name, group in by_column(run.records).items()
-        if group[0].aggregate in ("avg", "all") and group[0].split not in GAPS and group[0].score != BALANCED
-    }
-
-
-def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
-    differences = [treated.value - control.value for control, treated in pairs]
-    mean, remark = statistics.mean(differences), ""
-    if len(pairs) == 1:
-        half = Z * math.hypot(*(record.generated_error for record in pairs[0]))
-        remark = " (one seed: of the generated images alone)"
-    else:
-        from scipy import stats
-
-        half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
-    if not abs(mean) > half:  # NaN, too
-        remark += "; cannot be told from none"
-    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}"]
-
-
-def short_names(runs: Sequence[Contents]) -> list[str]:
-    """The ends of runs' paths that tell them apart; the whole path of a single one."""
-    whole = [run.place for run in runs]
-    parts = [Path(place).parts for place in whole]
-    ends = (["/".join(one[-number:]) for one in parts] for number in range(1, max(map(len, parts))))
-    return whole if len(runs) == 1 else next((names for names in ends if len({*names}) == len(runs)), whole)
-
-
-def axes_of(runs: Sequence[Contents]) -> Axes:
-    """The scores of runs in avg and all by what values must share to stand on one axis: one score, measured alike."""
-    found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
-    for place, run in enumerate(runs):
-        for column, group in _compared(run).items():
-            found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
-    axes = {}
-    for name, keys in grouped(found, lambda key: key[0]).items():
-        told: list[int] = []  # the first of the parts that tell the axes of this score apart
-        for place in range(1, len(keys[0])):
-            if len({_of(key, [*told, place]) for key in keys}) > len({_of(key, told) for key in keys}):
-                told.append(place)
-        for key in keys:
-            axes[name, ", ".join([name, *filter(None, _of(key, told))])] = found[key]
-    return axes
-
-
-def _of(key: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
-    return tuple(key[place] for place in places)
-
-
-def _measured(record: ScoreRecord) -> tuple[str, ...]:
-    fingerprint, reference, number, weights, *_ = record.conditions
-    made = f"{number:,} generated images" if number else "images of unknown number"
-    split = {"train": "training images", **dict.fromkeys(HELD_OUT, "held-out images")}.get(record.split, record.split)
-    settings = ", ".join(f"{key} {value}" for key, value in (record.score_settings or {}).items())
-    how = f"weights {weights}", settings, say_sampling(record.sampling)
-    return f"embedding {record.embedding}", split, f"against {reference}", made, *how, f"fingerprint {fingerprint[:6]}"
-
-
-def chart_rows(axes: Axes) -> list[dict[str, Any]]:
-    """Axes for the page's charts: "column", "name" and "lines", a run's place and its column; of runs with rounds."""
-    rows = []
-    for (column, name), groups in axes.items():
-        lines = [[k, own] for k, (own, group) in groups.items() if any(r.round is not None for r in group)]
-        if lines:
-            rows.append({"column": column, "name": shorten(name, LONGEST_AXIS), "lines": lines})
-    return rows
-
-
-def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
-    axes = {
-        name: groups
-        for (_, name), groups in axes_of(runs).items()
-        if any("/" not in column for column, _ in groups.values())
-    }
-    rows = []
-    for place, (name, run) in enumerate(zip(short_names(runs), runs)):
-        rounds = [record.round for record in run.records if record.is_model and record.round is not None]
-        seed = run.settings.get("seed_everything", run.settings.get("seed"))
-        row = [name, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
-        floors = floors_of(run.records)
-        rows.append([*row, *(_best(groups[place][1], floors) if place in groups else "" for groups in axes.values())])
-    return ["run", "seed", "last round", *(shorten(name, LONGEST_AXIS) for name in axes)], rows
-
-
-def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRecord]) -> str:
-    best = best_of(group)
-    where = "" if best.round is None else f" at round {best.round}"
-    floor = floors.get(best.column)
-    return f"{say_value(best)}{where}" + (f"; floor {say_value(floor)}" if floor else "")

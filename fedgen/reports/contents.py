@@ -18,6 +18,7 @@ from fedgen.federated.run_files import read_state
 from fedgen.io.field_types import Between, fault
 from fedgen.io.files import read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular
+from fedgen.reports.controls import Controls, read_controls
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 
 MOST_BYTES = 6_000_000  # of all pictures of a page, encoded
@@ -153,6 +154,7 @@ class Contents:
     folder: Path
     kind: str = "training"
     records: list[ScoreRecord] = field(default_factory=list)
+    controls: Controls = field(default_factory=dict)
     recipe: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -200,6 +202,8 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
         warnings.simplefilter("always")
         records = read_records(folder / SCORES_FILE)
     found.records = one_kind(records, folder)
+    with _noted(found, "controls"):
+        found.controls = read_controls(folder.resolve(), found.records)
     others = say_others(records, found.records)
     found.warnings += [text for text in (*(str(one.message) for one in raised), others) if text]
     if not found.records:

@@ -20,7 +20,7 @@ from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import open_regular
 from fedgen.own_code import warn
-from fedgen.reports import charts
+from fedgen.reports import charts, side_by_side
 from fedgen.reports.contents import Contents, Pictures, read_contents
 from fedgen.reports.logged import Logs, thinned
 from fedgen.reports.sentences import by_topic, in_lines
@@ -178,13 +178,15 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
     told = [{} if run.said else by_topic(run.records, run.place, bool(run.recipe), not live) for run in runs]
-    names = [shorten(name, LONGEST_NAME) for name in charts.short_names(runs)]
-    axes, compared = [], None
-    if len(runs) > 1:
-        axes, (headings, rows) = charts.chart_rows(charts.axes_of(runs)), charts.summary_rows(runs)
-        compared = {"headings": headings, "rows": rows, "pairs": charts.paired_rows(runs)}
+    names = [shorten(name, LONGEST_NAME) for name in side_by_side.short_names(runs)]
+    axes = side_by_side.axes_of(runs) if len(runs) > 1 else {}
+    compared = side_by_side.side_by_side(runs, axes) if len(runs) > 1 else None
     page = KIND.render(
-        {"live": live, "runs": [_data(run, name) for name, run in zip(names, runs)], "axes": axes},
+        {
+            "live": live,
+            "runs": [_data(run, name) for name, run in zip(names, runs)],
+            "axes": side_by_side.chart_rows(axes),
+        },
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
         runs=[_shown(run, name, own) for name, run, own in zip(names, runs, told)],
@@ -225,7 +227,7 @@ def _data(run: Contents, name: str) -> dict[str, Any]:
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
         "name": name,
-        "panels": charts.panels(run.records),
+        "panels": charts.panels(run.records, run.controls),
         "clients": charts.clients(run),
         "classes": run.kept.classes,
         "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],

@@ -14,7 +14,7 @@ from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
-from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, load_influences, read_records
+from fedgen.evaluation.runs.scores_file import RECIPE, load_influences
 from fedgen.evaluation.runs.selection import (
     ByColumn,
     Comparison,
@@ -28,13 +28,13 @@ from fedgen.evaluation.runs.selection import (
 )
 from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
+from fedgen.numbers import say_interval, say_number
 from fedgen.own_code import program
 from fedgen.progress import make_console
+from fedgen.reports.controls import ARMS, CENTRALISED, CONTROLS, LOCAL_ONLY, arm_of, read_controls
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
 from fedgen.scores.rankings import Z, best_set, winner
 
-LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
-ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
 Bests = Mapping[str, ScoreRecord]  # one record of each column
 FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
@@ -206,7 +206,8 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
     if found.low <= 0 <= found.high:
         return [f"{start} at the floor: {real} (the floor), and the difference may be chance."]
     near, far = sorted((abs(found.low), abs(found.high)))
-    return [f"{start} {near:.3g} to {far:.3g} {'worse' if found.low > 0 else 'better'} than the floor (95 %): {real}."]
+    how = "worse" if found.low > 0 else "better"
+    return [f"{start} {say_interval(near, far)} {how} than the floor (95 %): {real}."]
 
 
 def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
@@ -279,10 +280,12 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     for record in models:
         if record.split in GAPS and record.round == round and record.aggregate == "avg" and record.value:
             within = interval(record)
-            ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
+            ends = "" if within is None else f" (95 %: {say_interval(*within)})"
             if within is not None and within[0] <= 0 <= within[1]:
                 ends += "; it cannot be told from none"
-            lines.append(f"{gap_title(record.split).capitalize()} of {record.score}: {record.value:.3g}{ends}.")
+            lines.append(
+                f"{gap_title(record.split).capitalize()} of {record.score}: {say_number(record.value, digits=3)}{ends}."
+            )
     return lines
 
 
@@ -297,21 +300,18 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
 
 def _controls(columns: ByColumn, split: str, folder: Path) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
-    mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
-    base = folder.name.removesuffix(mine)
     firsts = ((name, group[0]) for name, group in columns.items())
     usual = (name for name, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == split)
     if (name := next(usual, None)) is None:
         return []
     last, others = columns[name][-1], list[str]()
-    for end, words in ARMS.items():
-        stored = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
-        if theirs := [one for one in by_column(stored).get(name, []) if one.conditions == last.conditions]:
-            other = theirs[-1]
-            how = "not told apart" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
-            rounds = "" if other.round == last.round else f" after round {other.round}"
-            others.append(f"{words} {say_value(other)}{rounds}, {how}")
-    return [f"Last checkpoints by {name}: {ARMS[mine]} {say_value(last)}; {'; '.join(others)}."] if others else []
+    for arm, records in read_controls(folder, [last]).items():
+        other = by_column(records)[name][-1]
+        how = "not told apart" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
+        rounds = "" if other.round == last.round else f" after round {other.round}"
+        others.append(f"{arm} {say_value(other)}{rounds}, {how}")
+    mine = ARMS[arm_of(folder)]
+    return [f"Last checkpoints by {name}: {mine} {say_value(last)}; {'; '.join(others)}."] if others else []
 
 
 def next_steps(
@@ -342,12 +342,12 @@ def next_steps(
 
 
 def _missing_controls(folder: Path, recipe: str) -> dict[str, str]:
-    """The controls that were not trained beside a run that is none itself."""
-    if not recipe or folder.name.endswith((LOCAL_ONLY, CENTRALISED)):
+    """The controls that were not trained beside a run that is none itself, nor came with its recipe."""
+    if not recipe or arm_of(folder) or (folder / CONTROLS).exists():
         return {}
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
-    missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
-    return {f"{program()} fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
+    missing = [arm for arm in words if not folder.with_name(f"{folder.name}-{arm}").exists()]
+    return {f"{program()} fit {shlex.quote(recipe)} --{arm}": words[arm] for arm in missing}
 
 
 def closing_lines(
@@ -399,7 +399,7 @@ def report_run(folder: str | Path, console: Console | None = None, recipe: str =
     console, run = console or make_console(), Run(folder)
     print_report(run, console)
     models = [record for record in run.records if record.is_model]
-    pictures = [draw_curves(run.records, run.folder / CURVES)] if models else []
+    pictures = [draw_curves(run.records, run.folder / CURVES, read_controls(run.folder, run.records))] if models else []
     pictures += [draw_generalisation(run.records, run.folder / GENERALISATION)] if has_gaps(models) else []
     for line in closing_lines(run.folder, run.records, pictures, recipe, console.width):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

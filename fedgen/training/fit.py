@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
+from shutil import copyfile
 from typing import Any, NoReturn
 
 import torch
@@ -40,8 +41,9 @@ from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe.recipe_errors import explain, refuse
-from fedgen.recipe.recipe_files import flatten, name_of
+from fedgen.recipe.recipe_files import find_recipe, flatten, name_of
 from fedgen.recipe.recipe_objects import instantiate, plain_settings
+from fedgen.reports.controls import CONTROLS
 from fedgen.training.resume import (
     naming_write_errors,
     only_run,
@@ -379,6 +381,10 @@ def has_results(recipe: dict[str, Any], folder: Path, scored: Path, last: Path) 
 def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None:
     with atomic_write(folder / RECIPE) as file:
         file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
+    if brought := find_recipe(cli.asked_recipe):
+        for path in brought.parent.glob(f"{brought.stem}.*.jsonl"):  # the scores of its controls
+            (folder / CONTROLS).mkdir(exist_ok=True)
+            copyfile(path, folder / CONTROLS / path.name.removeprefix(f"{brought.stem}."))
     if isinstance(data := cli.datamodule, FederatedDataModule):
         keep_clients(data, folder)
 

@@ -116,8 +116,8 @@ def test_a_table_has_the_best_of_each_clients_images_bold():
     table = matrix_table(matrix([[1.0, 5.0], [3.0, 2.0]], errors=errors))
     assert [list(column.cells) for column in table.columns] == [
         ["owner 0", "owner 1"],
-        ["[bold]1.0±0.3[/bold]", "3.0±0.3"],
-        ["5.0±0.3", "[bold]2.0±0.3[/bold]"],
+        ["[bold]1.00±0.30[/bold]", "3.00±0.30"],
+        ["5.00±0.30", "[bold]2.00±0.30[/bold]"],
     ]
     assert "the own model is the best one for 2 of 2 clients" in str(table.caption)
     assert list(matrix_table(matrix([[1.0, 5.0], [3.0, 2.0]], errors=errors), errors=False).columns[1].cells) == [

@@ -87,7 +87,7 @@ def test_a_choice_by_a_marked_column_is_explained_in_words():
     records = [*both(**USED), *column("fid_all", {0: 1.0, 1: 2.0}, embedding="vgg16", **USED)]
     ranking = select(records, "fid_all")
     assert all(entry.mark == "*" and entry.optimised for entry in ranking)
-    assert "1±5 *" in text(ranking_table(ranking, "fid_all", "title"))
+    assert "1.0±5.0 *" in text(ranking_table(ranking, "fid_all", "title"))
     words = " ".join(remarks_on(records, "fid_all"))
     assert "fid_all is in embedding pixels, and a training loss used pixels." in words
     assert "Choose by vgg16/fid_all: this choice follows what the model was optimised on." in words

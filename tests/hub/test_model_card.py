@@ -32,7 +32,7 @@ def test_both_aggregates_stand_beside_their_floors_with_errors():
     floors = [record(name, value, None, "floor") for name, value in (("avg", 2.0), ("all", 1.0))]
     text = card_of([record("avg", 9.0), record("all", 7.0), record("all", 1e4, 4), *floors]).text()
     (row,) = [line for line in text.splitlines() if line.startswith("| train")]
-    assert row == "| train | pixels | fid | 9.0±0.5 | 2.0±0.5 | 7.0±0.5 | 1.0±0.5 | 1,000 |"
+    assert row == "| train | pixels | fid | 9.00±0.50 | 2.00±0.50 | 7.00±0.50 | 1.00±0.50 | 1,000 |"
     assert "| parameters | 3 |" in text
     assert "| clients | 2 |" in text
 
@@ -43,7 +43,7 @@ def test_a_floor_of_fewer_images_says_so_and_notes_stand_below_each_once():
     records += [record(name, 2.0, None, "floor", num_generated=20, note=few) for name in ("avg", "all")]
     text = card_of([*records, record("worst", 9.0, note="of no column")]).text()
     (row,) = [line for line in text.splitlines() if line.startswith("| train")]
-    assert row == "| train | pixels | fid | 9.0±0.5 | 2.0±0.5 | 9.0±0.5 | 2.0±0.5 | 1,000; floor 20 |"
+    assert row == "| train | pixels | fid | 9.00±0.50 | 2.00±0.50 | 9.00±0.50 | 2.00±0.50 | 1,000; floor 20 |"
     assert text.count(few) == 1
     assert f"\ntrain pixels fid, floor\\: {few}.\n" in text
     assert "of no column" not in text
@@ -93,7 +93,7 @@ def test_a_moving_averages_copy_of_the_weights_is_not_counted():
 
 def test_a_score_in_a_losss_embedding_is_marked_and_the_mark_explained():
     text = card_of([record("all", 7.0, optimised_on=["pixels"])]).text()
-    assert "7.0±0.5 \\*" in text
+    assert "7.00±0.50 \\*" in text
     assert "a training loss used this embedding" in text
 
 
@@ -147,4 +147,4 @@ def test_the_shipped_networks_card_is_made_of_its_records():
     best = next(
         r for r in read_records(CHECKPOINTS / f"{STEM}.jsonl") if (r.name, r.round, r.split) == ("fid_all", 59, "train")
     )
-    assert f"| {best.value:.0f}±" in card.text()
+    assert f"| {best.value:.1f}±" in card.text()

@@ -42,7 +42,7 @@ def test_recipes_of_an_installed_package_are_found_without_a_checkout(installed)
 
 def test_the_package_installs_its_recipes():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
-    assert settings == {recipe_files.INSTALLED: ["recipes/*.yaml"]}
+    assert settings == {recipe_files.INSTALLED: ["recipes/*.yaml", "recipes/*.jsonl"]}
 
 
 def test_a_file_is_named_shortly_only_where_its_name_finds_it(installed):

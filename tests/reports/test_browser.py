@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from fedgen.benchmark.leaderboard import write_leaderboard
 from fedgen.reports import write_report
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
 from tests.reports.folders import HOSTILE, write_run
+from tests.test_numbers import SAID
 
 pytestmark = pytest.mark.browser
 MISSING = "browser tests need {}: `make test-browser` installs it on Debian as root; -m 'not browser' leaves them out"
@@ -151,6 +153,13 @@ def contrast(first, second):
     return (bright + 0.05) / (dark + 0.05)
 
 
+def test_a_page_says_numbers_as_tables_do(browser, page):
+    show(browser, page)
+    for value, error, said in SAID:
+        known = error if error is None or math.isfinite(error) else None
+        assert browser.execute_script("return formatted(...arguments)", value, known) == said
+
+
 def test_every_value_that_keys_walk_through_is_the_records(browser, page):
     records = [json.loads(line) for line in (page.parent / "scores.jsonl").read_text().splitlines()]
     own = {
@@ -234,6 +243,7 @@ def test_clients_can_be_found_sorted_paged_and_drawn(browser, page):
     assert len(many(browser, f"{CURVES} .picked")) == 1
     one(browser, "input[type=search]").send_keys("client 7")
     assert len(rows()) == 11
+    assert len(many(browser, f"{table} .bar rect")) == 11  # the score less the floor
     slide(browser, '[data-part="clients"] input[type=range]', 0)
     assert one(browser, '[data-part="clients"] output').text == f"round {ROUNDS[0]}"
     records = [json.loads(line) for line in (page.parent / "scores.jsonl").read_text().splitlines()]
@@ -253,6 +263,9 @@ def test_samples_follow_their_slider_and_the_theme_its_button(browser, page):
     assert one(browser, '[data-part="samples"] output').text == f"round {ROUNDS[0]}"
     assert browser.execute_script("return document.querySelector(arguments[0]).naturalWidth", image) > 0
     assert browser.execute_script("return document.querySelector('img.real').naturalWidth") > 0
+    real = "document.querySelector('img.real')"
+    shown, own = (browser.execute_script(f"return {real}.{name}") for name in ("width", "naturalWidth"))
+    assert max(shown, own) % min(shown, own) == 0  # pixels keep their shape
     one(browser, "#theme").click()
     assert browser.execute_script("return document.documentElement.dataset.theme") == "dark"
     browser.execute_script("sessionStorage.clear()")
@@ -290,6 +303,7 @@ def test_several_runs_a_thousand_clients_and_a_frame_of_a_notebook(browser, tmp_
     runs = [write_run(tmp_path / name, seed=seed) for seed, name in enumerate(("a", "b"))]
     both = write_report(runs, tmp_path / "both.html")
     show(browser, both)
+    assert "All runs are of one recipe" in one(browser, "#compared").text
     lines = "#compared .chart svg[role=img] .line"
     assert len(many(browser, lines)) == 2
     one(browser, "#compared select").send_keys("kid_all")

@@ -13,13 +13,13 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     records = make_records(scores=["fid"])
     lines = conclusions(records, "runs/a b")
     # 2 ± 1.98 sqrt(0.2² + 0.2²): real images are the same for the model and the floor
-    above = "By fid_all, round 2 is 1.44 to 2.56 worse than the floor (95 %): real images in its place have 1.0±0.4."
+    above = "By fid_all, round 2 is 1.44 to 2.56 worse than the floor (95 %): real images in its place have 1.00±0.40."
     assert verdict(records, "runs/a b") == {
-        "Take": ["Round 2, the best of 3 by fid_all 3.0±0.4; with 95 % its score is 2.6 to 3.4."],
+        "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; with 95 % its score is 2.60 to 3.40."],
         "As good": ["With 95 % the best by fid_all is round 2 on these real images, and on others of these clients."],
         "Real images": [above],
         "avg and all": [
-            "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). Both orders hold with"
+            "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold with"
             " 95 %, so the choice of the aggregate decides.",
             "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure.",
         ],
@@ -60,7 +60,7 @@ def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
 def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
     stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     assert conclusions(stored) == [
-        "Scores: fid_avg 30.0±0.4, fid_all 9.0±0.4, kid_avg 30.0±0.4, kid_all 9.0±0.4.",
+        "Scores: fid_avg 30.00±0.40, fid_all 9.00±0.40, kid_avg 30.00±0.40, kid_all 9.00±0.40.",
         "Clients: By fid, it cannot be told which client is served worst.",
     ]
     assert conclusions([]) == ["Scores: No model has been scored yet: there is nothing to choose."]

@@ -146,6 +146,15 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure_and_has_no_plac
 
 
 @pytest.mark.slow
+def test_a_recipe_brings_its_controls_scores_along_and_changed_settings_have_none(recipe):
+    recipe.with_name("tiny.centralised.jsonl").write_text("")
+    assert fit(recipe) == 0
+    assert [path.name for path in Path("checkpoints/tiny/controls").iterdir()] == ["centralised.jsonl"]
+    assert fit(recipe, "--trainer.max_epochs", "1", "--trainer.default_root_dir", "other") == 0
+    assert not Path("other/controls").exists()
+
+
+@pytest.mark.slow
 def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
     assert fit(recipe) == 0
     assert "fedgen fit tiny --local_only" in capsys.readouterr().out

@@ -33,6 +33,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.io.files import atomic_write, read_npz, write_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
+from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores.definition import BY_CLASS, Needs
 from fedgen.scores.rankings import best_set
@@ -193,7 +194,7 @@ class Race:
         rounds = [str(record.round) for record in self.records]
         most, all_ = self.looks[-1][0], self.looks[0][1]
         left = f"round {rounds[0]}" if len(rounds) == 1 else f"one of rounds {', '.join(rounds)}"
-        near = "" if len(rounds) == 1 else f", which differ by at most {self.width:.3g}"
+        near = "" if len(rounds) == 1 else f", which differ by at most {say_number(self.width)}"
         return (
             f"By {self.column} the best on these real images is {left}{near}. {self.images:,} images were drawn;"
             f" {most:,} of each of the {all_} checkpoints would have been {most * all_:,}."

@@ -18,6 +18,7 @@ from fedgen.evaluation.runs.scores_file import RECIPE
 from fedgen.foreign_text import listed
 from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
+from fedgen.numbers import say_interval
 from fedgen.scores import rankings
 
 Numbers = tuple[float, ...]
@@ -182,7 +183,7 @@ def say_best_value(column: Sequence[ScoreRecord]) -> str:
         return ""
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    return f"with 95 % its score is {ends[0]:.3g} to {ends[1]:.3g}"
+    return f"with 95 % its score is {say_interval(*ends)}"
 
 
 def _rounds(records: Sequence[ScoreRecord], of: int) -> str:

@@ -20,6 +20,7 @@ from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
 from fedgen.evaluation.tables.table import VALUE_WIDTH, client_value, new_table, say_value
+from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.kernel.mmd import subset_values
@@ -182,7 +183,7 @@ def client_table(
             continue
         images = "unknown" if counts[client] is None else f"{counts[client]:.12g}"
         cells = [client_value(record, client) for record in averages]
-        table.add_row(escape(evaluation.client_names[client]), images, f"{shares[client]:.3g}", *cells)
+        table.add_row(escape(evaluation.client_names[client]), images, say_number(shares[client], digits=3), *cells)
     table.add_section()
     total = "" if None in counts else f"{sum(count or 0 for count in counts):.12g}"
     for aggregate in dict.fromkeys(record.aggregate for record in records):
@@ -193,7 +194,7 @@ def client_table(
         table.add_row(aggregate, total if aggregate == "all" else "", "", *cells, style="bold" if main else "")
         spread = [record.error_over_clients if record else None for record in found]
         if any(error is not None for error in spread):
-            cells = ["" if error is None else f"±{error:.2g}" for error in spread]
+            cells = ["" if error is None else f"±{say_number(error, digits=2)}" for error in spread]
             table.add_row("  over clients", "", "", *cells, style="dim")
     return table
 
@@ -216,7 +217,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
     table = new_table(_title(records[0]), ("score", "value", "±", "of"), ("score", "of"))
     for record in records:
         error = record.standard_error
-        spread = "" if error is None else f"{error:.2g}"
+        spread = "" if error is None else say_number(error, digits=2)
         what = "all images; standard error" if error is not None else "all images"
         if record.score == KID_SUBSETS:
             spread = f"{record.terms['std over subsets']:.7g}"

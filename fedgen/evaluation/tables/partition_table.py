@@ -15,6 +15,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
 from fedgen.clients.partitions import SavedPartition, load_partition
 from fedgen.evaluation.tables.table import new_table
+from fedgen.numbers import say_number
 
 SHOWN = 40  # clients that are listed all
 EXTREMES = 5  # of each kind that are listed where there are more
@@ -208,7 +209,7 @@ def _own(found: Heterogeneity | None, name: str, place: int) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "-"
+    return say_number(value, digits=3) if math.isfinite(value) else "-"
 
 
 def _spread(values: Iterable[float]) -> str:

@@ -34,6 +34,7 @@ from fedgen.evaluation.records import (
     say_sampling,
 )
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
+from fedgen.numbers import say_interval, say_number
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_NAMED = 3  # comparisons in a title
@@ -168,7 +169,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
             escape(f"{column} {best.mark}".rstrip()),
             str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
             escape(str(best.checkpoint or "not kept")),
-            format_value(best.value, best.standard_error),
+            say_number(best.value, best.standard_error),
             marked(_cell(held_out), [held_out]) if held_out else "",
         )
     table.caption = escape("; ".join([*say_columns(records, shown), *say_marks(marks)])) or None
@@ -248,24 +249,13 @@ def _tau(comparison: Comparison) -> str:
     return "-" if comparison.tau is None else f"{comparison.tau:.2f}"
 
 
-def format_value(value: float, error: float | None) -> str:
-    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one."""
-    if not error or not math.isfinite(error) or not math.isfinite(value):
-        return f"{value:.4g}"
-    if error < 1e-6:
-        return f"{value:.2g}±{error:.0e}"
-    places = -math.floor(math.log10(error))
-    places += error * 10**places < 2
-    return f"{value:.{max(0, places)}f}±{error:.{max(0, places)}f}"
-
-
 def say_value(record: ScoreRecord) -> str:
-    return format_value(record.value, record.standard_error)
+    return say_number(record.value, record.standard_error)
 
 
 def client_value(record: ScoreRecord, client: int) -> str:
     errors = record.per_client_errors
-    return format_value(record.per_client[client], errors[client] if errors else None)
+    return say_number(record.per_client[client], errors[client] if errors else None)
 
 
 def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
@@ -375,7 +365,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
         own = {r.split: r for r in records if (r.generator, r.round) == (generator, round)}
         if controls and generator == controls[0]:
             table.add_section()
-        cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
+        cells = [say_number(own[split].value) if split in own else "" for split in SPLITS]
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
         label = row_label(next(iter(own.values())))
         table.add_row(escape(label), *cells, style=None if generator == MODEL else "dim")
@@ -402,14 +392,14 @@ def _distribution(records: Sequence[ScoreRecord]) -> list[Table]:
     for (embedding, score, split), own in rows.items():
         values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
         values += [own[name].value for name in PERCENTILES]
-        table.add_row(*map(escape, (embedding, score, split)), *(f"{value:.3g}" for value in values))
+        table.add_row(*map(escape, (embedding, score, split)), *map(say_number, values))
     table.caption = "spread: standard deviation over clients; percentiles are clients' own values (nearest)"
     return [table]
 
 
 def _with_interval(record: ScoreRecord) -> str:
     ends = interval(record)
-    return f"{record.value:.3g}" if ends is None else f"{record.value:.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
+    return say_number(record.value, digits=3) + ("" if ends is None else f" [{say_interval(*ends)}]")
 
 
 def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:

@@ -10,7 +10,7 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.marks import axis_of, title_of
 from fedgen.evaluation.records import grouped
 from fedgen.evaluation.stored.peers import best_first
-from fedgen.evaluation.tables.table import format_value
+from fedgen.numbers import say_number
 from fedgen.reports.figures.curves import COLOURS, drawable, finite, new_figure, save_picture, save_titled
 
 if TYPE_CHECKING:  # stored scores are drawn without Lightning
@@ -79,7 +79,7 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
 
 def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> None:
     for record in records:
-        label = f"{record.aggregate} {format_value(record.value, record.standard_error)}"
+        label = f"{record.aggregate} {say_number(record.value, record.standard_error)}"
         if not math.isfinite(record.value):
             axes.plot([], [], color=colour, linewidth=1.6, label=label)
             continue
@@ -143,5 +143,5 @@ def _write(axes: Any, matrix: "ClientMatrix", image: Any) -> None:
         error = None if matrix.errors is None else float(matrix.errors[row, column])
         share = image.norm(value)
         dark = (1 - share if matrix.higher_is_better else share) > NUMBER
-        text = format_value(value, error).replace("±", "\n±")
+        text = say_number(value, error).replace("±", "\n±")
         axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "0.15")

@@ -16,6 +16,7 @@ from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable
 from fedgen.io.files import atomic_write
+from fedgen.reports.controls import Controls
 
 LONGEST_LINE = 200  # characters; the layout takes the more time the longer one is
 LONGEST_REMARK = 600  # characters; panels get what room their title leaves
@@ -23,6 +24,7 @@ LONGEST_NAME = 60  # characters of a run's
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
 SPLIT_COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
 GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
+CONTROL_STYLES = ":", "-."
 BAND = 0.18  # opacity of two standard errors
 LINE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}
 NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
@@ -62,13 +64,13 @@ def drawable(name: str, most: int) -> str:
     return (name if len(name) <= most else f"...{name[3 - most :]}").encode(errors="replace").decode()
 
 
-def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+def draw_curves(records: Sequence[ScoreRecord], path: str | Path, controls: Controls | None = None) -> Path:
     """Draws a run's scores and returns the path of the picture (PNG).
 
     A row for each score: avg and all against the round, with bands of two standard errors and the floor (real images
     scored as if generated) as dashed lines, and avg against all, one point a checkpoint. Pairs of points that lie on a
-    falling line are those that the two aggregates order differently. Shows the run's first split and embedding. Values
-    that are not finite are left out.
+    falling line are those that the two aggregates order differently. Shows the run's first split and embedding, and
+    controls as dotted lines. Values that are not finite are left out.
 
     Raises:
         ValueError: if there is nothing to draw.
@@ -82,6 +84,9 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     axes = figure.subplots(len(scores), 2, squeeze=False, width_ratios=(1.9, 1))
     for (left, right), score in zip(axes, scores):
         own = [record for record in shown if record.score == score]
+        for style, (arm, records) in zip(CONTROL_STYLES, (controls or {}).items()):
+            alike = [r for r in records if (r.split, r.embedding, r.score) == (first.split, first.embedding, score)]
+            _draw_control(left, arm, style, alike)
         _draw_rounds(left, own)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
@@ -101,6 +106,13 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
         axes.fill_between([], [], color="black", alpha=BAND, linewidth=0, label="± 2 standard errors")
     axes.set_ylabel(axis_of(max(records, key=lambda record: record.is_optimised)))
     finish_rounds(axes, ncols=2)
+
+
+def _draw_control(axes: Any, arm: str, style: str, records: Sequence[ScoreRecord]) -> None:
+    axes.plot([], [], style, color="0.3", label=arm)
+    for aggregate, colour in COLOURS.items():
+        line = line_of(record for record in records if record.aggregate == aggregate)
+        axes.plot([one.round for one in line], [one.value for one in line], style, color=colour, linewidth=1.2)
 
 
 def finish_rounds(axes: Any, ncols: int = 1) -> None:

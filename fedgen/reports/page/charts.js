@@ -22,17 +22,21 @@ function shape(name, attributes, parent, text) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-// A value with as many digits as its error lets stand, as the tables have it.
+// As fedgen/numbers.py: an error to two digits and the value to the error's last; a value without one to four digits.
 function formatted(value, error) {
   if (value === null || value === undefined) return "none";
   if (!isNumber(value)) return String(value);
-  if (!isNumber(error) || error === 0) return String(Number(value.toPrecision(4)));
-  if (error < 1e-6) return `${value.toPrecision(2)}±${error.toExponential(0)}`;
-  let places = -Math.floor(Math.log10(error));
-  if (error * 10 ** places < 2) places += 1;
-  places = Math.min(20, Math.max(0, places));
-  return `${value.toFixed(places)}±${error.toFixed(places)}`;
+  const known = isNumber(error) && error !== 0;
+  const size = Math.max(Math.abs(value), known ? error : 0);
+  if (size === 0) return "0";
+  if (size < 1e-4 || size >= 1e6) return known ? `${value.toExponential(2)}±${error.toExponential(1)}` : String(Number(value.toPrecision(3)));
+  if (!known) return String(Number(value.toFixed(placesOf(value, 4))));
+  const places = placesOf(error, 2);
+  return `${Number(value.toFixed(places)) === 0 ? (0).toFixed(places) : value.toFixed(places)}±${error.toFixed(places)}`;
 }
+
+// Decimal places that leave so many digits of a number, as it is rounded; none of a number with more before them.
+const placesOf = (number, digits) => Math.max(0, digits - 1 - Number(number.toExponential(digits - 1).split("e")[1]));
 
 function ticksOf(low, high, count, whole) {
   let step = 10 ** Math.floor(Math.log10((high - low) / count || 1));

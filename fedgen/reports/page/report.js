@@ -51,7 +51,7 @@ function scoreSpec(panel, options) {
   const drawn = lines.map(lineOf);
   const floors = lines.filter((line) => line.floor).map((line) => ({ name: `floor of ${line.column}`, colour: (LINES[line.aggregate] || [2])[0], y: line.floor.value }));
   const places = [...new Set(lines.flatMap((line) => line.rounds))].sort((a, b) => a - b);
-  const own = panel.clients, extra = [];
+  const own = panel.clients, extra = panel.controls.filter((line) => line.aggregate !== "worst" || options.worst).map((line) => ({ name: `${line.name}, ${line.aggregate}`, colour: (LINES[line.aggregate] || [2])[0], dash: 6, x: line.rounds, y: line.values }));
   if (own.values && (options.clients || options.picked !== null)) {
     const step = Math.max(1, Math.ceil(own.names.length / MOST_CLIENT_LINES));
     own.names.forEach((name, k) => {
@@ -151,6 +151,14 @@ function mixture(parent, labels, classes) {
   if (total) element("bdi", { title: classes[most] }, parent, classes[most]);
 }
 
+const aboveFloor = (row) => (isNumber(row.value) && isNumber(row.floor) ? row.value - row.floor : null);
+
+function bar(parent, value, most, good) {
+  const picture = shape("svg", { viewBox: "-50 0 100 10", preserveAspectRatio: "none" }, element("span", { class: "mix bar", "aria-hidden": "true" }, parent));
+  const width = most ? (50 * Math.abs(value)) / most : 0;
+  shape("rect", { x: value < 0 ? -width : 0, y: 0, width, height: 10, class: good ? "f2" : "f0" }, picture);
+}
+
 function startClients(place, run, host, state) {
   if (!run.clients.length) { element("p", { class: "missing" }, host, "The folder does not tell who the clients are."); return; }
   const isDrawn = run.panels.some((panel) => panel.clients.values) && document.querySelector(`[data-run="${place}"] [data-part="scores"] .chart`);
@@ -160,14 +168,14 @@ function startClients(place, run, host, state) {
   const scroll = element("div", { class: "scroll long", tabindex: "0", role: "region", "aria-label": "clients" }, host);
   const table = element("table", { class: "clients" }, scroll), turn = element("div", { class: "controls noprint" }, host);
   const back = element("button", { type: "button" }, turn, "Previous"), where = element("span", {}, turn), on = element("button", { type: "button" }, turn, "Next");
-  let sort = null, down = false, first = 0, at = null;
+  let sort = null, down = false, first = 0, at = null, most = 0;
   const panel = () => (run.panels[state.panel] && run.panels[state.panel].clients.values ? run.panels[state.panel] : null);
   const columns = () => {
     const has = (key) => run.clients.some((one) => one[key] !== null && one[key] !== undefined && one[key] !== "" && (key !== "role" || one.role !== run.clients[0].role));
     const found = [["client", (row) => row.name], ["role", (row) => row.role], ["train", (row) => row.train], ["held out", (row) => row.held_out]].filter(([name]) => name === "client" || has(name.replace(" ", "_")));
     if (run.classes.length) found.push(["labels", (row) => (row.labels || []).filter((count) => count).length]);
     if (panel()) found.push([panel().name, (row) => row.value]);
-    if (panel() && panel().clients.floor.length) found.push(["floor", (row) => row.floor]);
+    if (panel() && panel().clients.floor.length) found.push(["floor", (row) => row.floor], ["above floor", aboveFloor]);
     found.push(["rounds left out", (row) => row.out]);
     return found;
   };
@@ -206,6 +214,7 @@ function startClients(place, run, host, state) {
       const button = element("button", { type: "button", "data-column": name }, cell, `${name}${name === sort ? (down ? " ▼" : " ▲") : ""}`);
       button.addEventListener("click", () => { down = sort === name && !down; sort = name; refresh(); const again = [...table.querySelectorAll("th button")].find((one) => one.dataset.column === name); if (again) again.focus(); });
     }
+    most = Math.max(0, ...rows().map((row) => Math.abs(aboveFloor(row) || 0)));
     for (const row of found.slice(first, first + PAGE_ROWS)) clientRow(body, row, named, own);
     back.disabled = first === 0;
     on.disabled = first + PAGE_ROWS >= found.length;
@@ -223,7 +232,13 @@ function startClients(place, run, host, state) {
       } else if (name === "client") element("bdi", { title: row.name }, cell, row.name);
       else if (name === "labels") mixture(cell, row.labels || [], run.classes);
       else if (own && name === own.name) { cell.className = "number"; cell.textContent = row.value === null ? "not scored" : formatted(row.value, row.error); cell.title = String(row.value); }
-      else { const text = value(row); cell.className = typeof text === "number" ? "number" : ""; cell.textContent = text === null || text === undefined ? "" : name === "floor" ? formatted(text) : String(text); }
+      else if (name === "above floor") {
+        const above = value(row);
+        cell.className = "number";
+        if (above === null) continue;
+        element("span", {}, cell, `${formatted(above, row.error).split("±")[0]} `);
+        bar(cell, above, most, above > 0 === own.higher);
+      } else { const text = value(row); cell.className = typeof text === "number" ? "number" : ""; cell.textContent = text === null || text === undefined ? "" : name === "floor" ? formatted(text) : String(text); }
     }
   };
   slider.addEventListener("input", () => { at = Number(slider.value); refresh(); });
@@ -237,8 +252,19 @@ function startClients(place, run, host, state) {
 
 // ---- samples ----
 
+// Pictures of samples at whole multiples of their pixels, or whole parts where the page is narrower.
+function fitPixels(image) {
+  const room = image.closest("figure").clientWidth, own = image.naturalWidth;
+  if (room && own) image.style.width = `${own <= room ? own * Math.floor(room / own) : own / Math.ceil(own / room)}px`;
+}
+
 function startSamples(place, run, host) {
-  if (!host || run.samples.length < 2) return;
+  if (!host) return;
+  const pictures = [...host.querySelectorAll("img.pixels")];
+  for (const picture of pictures) picture.addEventListener("load", () => fitPixels(picture));
+  addEventListener("resize", () => pictures.forEach(fitPixels));
+  pictures.forEach(fitPixels);
+  if (run.samples.length < 2) return;
   const controls = element("div", { class: "controls noprint" });
   host.prepend(controls);
   const slider = labelled(controls, "samples of", element("input", { type: "range", min: 0, max: run.samples.length - 1, step: 1 }));
