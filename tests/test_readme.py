@@ -41,9 +41,9 @@ def lines(snippet):
     return [line for line in snippet.splitlines() if line.strip()]
 
 
-def test_the_readme_is_short_and_has_one_figure():
+def test_the_readme_is_short_and_has_two_figures():
     assert len(README.encode()) <= 8000
-    assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 1
+    assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*no last checkpoint available")  # of a first start
@@ -67,13 +67,13 @@ def test_ones_own_module_and_data_take_at_most_15_lines(tmp_path, monkeypatch, c
 def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monkeypatch, capsys):
     (snippet,) = snippets(QUICKSTART)
     assert len(lines(snippet)) <= 15
-    shorter = snippet.replace("max_epochs=2400", "max_epochs=2").replace("num_images=1000", "num_images=20")
+    shorter = snippet.replace("max_epochs=1200", "max_epochs=2").replace("num_images=1000", "num_images=20")
     assert shorter != snippet
     monkeypatch.chdir(tmp_path)
     exec(compile(shorter.replace('"cpu"', '"cpu", logger=False'), "quickstart.md", "exec"), {})
     out = " ".join(capsys.readouterr().out.split())
     assert "round=00001.ckpt" in out
-    (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())
+    (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "demo.yaml").read_text())
     shown = re.sub("[^a-z0-9_ -]+ *", "", out)
     assert re.search(f"embedding {embedding}.{{,40}} round fid_avg fid_all", shown)  # the demo's table
     assert (tmp_path / "checkpoints" / "mine" / "curves.png").exists()

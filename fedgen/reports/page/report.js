@@ -51,7 +51,7 @@ function scoreSpec(panel, options) {
   const drawn = lines.map(lineOf);
   const floors = lines.filter((line) => line.floor).map((line) => ({ name: `floor of ${line.column}`, colour: (LINES[line.aggregate] || [2])[0], y: line.floor.value }));
   const places = [...new Set(lines.flatMap((line) => line.rounds))].sort((a, b) => a - b);
-  const own = panel.clients, extra = panel.controls.filter((line) => line.aggregate !== "worst" || options.worst).map((line) => ({ name: `${line.name}, ${line.aggregate}`, colour: (LINES[line.aggregate] || [2])[0], dash: 6, x: line.rounds, y: line.values }));
+  const own = panel.clients, extra = panel.controls.filter((line) => line.aggregate !== "worst" || options.worst).map((line) => ({ name: `${line.name}, ${line.aggregate}`, colour: (LINES[line.aggregate] || [2])[0], dash: line.name === panel.controls[0].name ? 6 : 3, x: line.rounds, y: line.values }));
   if (own.values && (options.clients || options.picked !== null)) {
     const step = Math.max(1, Math.ceil(own.names.length / MOST_CLIENT_LINES));
     own.names.forEach((name, k) => {
@@ -333,7 +333,7 @@ function comparedSpec(axis) {
   });
   const places = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
   return {
-    title: `${axis.column} of ${lines.length === 1 ? lines[0].name : "all runs that were measured so"}`, x: "round", y: axis.column, whole: true, places, lines,
+    title: axis.column, x: "round", y: axis.column, whole: true, places, lines,
     floors: lines.filter((line) => line.floor).map((line) => ({ name: `floor of ${line.name}`, colour: line.colour, y: line.floor.value })),
     describe: (at) => [roundName(places[at]), ...lines.filter((line) => line.x.includes(places[at])).map((line) => {
       const k = line.x.indexOf(places[at]);
