@@ -50,17 +50,12 @@ class ImageSampler:
         takes = ("generator",) if classes is None else ("generator", "labels")
         return cls(lambda num, **given: sample(num, *given.values()), sampling, classes, takes, at_once=at_once)
 
-    def given(self, draws: torch.Generator, labels: Tensor | None) -> dict[str, Any]:
-        asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
-        return {name: value for name, value in asked.items() if name in self.takes}
-
     def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        """Draw images; image i is of class labels[i] where labels are given."""
+        """Draw images, or texts as tokens; image i is of class labels[i] where labels are given."""
+        asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
         with self.context():
-            images = self.draw(num_images, **self.given(draws, labels))
-        images = _encoded(images)
-        _check(images, num_images, self.name)
-        return images
+            made = self.draw(num_images, **{name: value for name, value in asked.items() if name in self.takes})
+        return _checked(made, num_images, self.name)
 
 
 class DescribedSampler:
@@ -127,11 +122,7 @@ def draw_images(
         """Chunk i on the CPU: uint8, float32 for points, int64 for texts."""
         seed_all(seed, "sample", stream, round, i)
         draws = generator(seed, "sample", stream, round, i)
-        given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
-        with sampler.context():
-            part = sampler.draw(chunk, **given)
-        part = _encoded(part)
-        _check(part, chunk, sampler.name)
+        part = sampler(chunk, draws, None if frequencies is None else frequencies.draw(chunk, draws))
         if part.dtype == torch.int64:
             return part.cpu()
         if part.ndim == 4:
@@ -158,13 +149,10 @@ def draw_images(
     return images
 
 
-def _encoded(made: Any) -> Any:
-    """Return what a sampler gave, texts as tokens."""
-    are_texts = isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
-    return encode_all(made) if are_texts else made
-
-
-def _check(made: Any, count: int, whose: str) -> None:
+def _checked(made: Any, count: int, whose: str) -> Tensor:
+    """The images, points or texts' tokens that a sampler gave."""
+    if isinstance(made, list | tuple) and all(isinstance(one, str) for one in made):
+        made = encode_all(made)
     wanted = (
         f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D], or a"
         " list of strings"
@@ -176,6 +164,7 @@ def _check(made: Any, count: int, whose: str) -> None:
         raise ValueError(f"{wanted}, and gave {list(made.shape)}")
     if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
         raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
+    return made
 
 
 def sampler_of(module: nn.Module) -> ImageSampler:

@@ -71,7 +71,6 @@ class EvaluationPlan:
         if self.controls:
             self._check_controls()
         self._check_held_out()
-        self._check_tested()
         self._check_classes()
         check_distinct("column", [name for name, _ in self.filled()])
         check_aggregates(self.aggregates, self.all_choices)
@@ -124,16 +123,14 @@ class EvaluationPlan:
                 f" ones of the same clients, and {why}: let each client hold out at least two images (held_out of the"
                 " data module, min_examples of the partition), or leave the score out"
             )
-
-    def _check_tested(self) -> None:
         for score in self.asking("labels"):
-            if (held_out := self.held_out) is None:
+            if held_out is None:
                 raise ValueError(
                     f"score {score} tests a classifier on the clients' held-out images, and there is no split"
                     f" {REPORT!r}: let each client hold out at least two images (held_out of the data module), or leave"
                     " the score out"
                 )
-            self._check_labels(score, (self.splits[0], held_out), held_out, 2)
+            self._check_labels(score, (first, held_out), held_out, 2)
 
     def _check_classes(self) -> None:
         """Check the classes of scores that compare images with their labels' prompts, on every split."""
@@ -207,7 +204,7 @@ class EvaluationPlan:
         for (gap, sides), panel in product(GAPS.items(), self.panels):
             if set(sides) <= splits.keys():
                 better, worse = (self.choices(splits[name], panel) for name in sides)
-                for choice in (choice for choice in better if choice in worse):
+                for choice in (choice for choice in better if choice in worse and choice.definition.has_distribution):
                     score = self.columns.score(gap, panel.embedding.name, choice.name)
                     yield from ((f"{score}_{name}", False) for name in GAP_AGGREGATES)
 
@@ -382,10 +379,11 @@ class RealSide:
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
             records += self._records(scores, panels[embedding], name, [splits[name]], counts, details)
-        for embedding, panel in panels.items():
-            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in _gaps_of(by_split).items():
-                records += self._records(scores, panel, gap, [splits[name] for name in GAPS[gap]], counts, details)
+        for panel, (gap, sides) in product(self.plan.panels, GAPS.items()):
+            better, worse = ({one.name: one for one in found.get((name, panel.embedding.name), ())} for name in sides)
+            names = [choice.name for choice in panel.choices if choice.definition.has_distribution]
+            if scores := [_gap(better[name], worse[name]) for name in names if name in better and name in worse]:
+                records += self._records(scores, panel, gap, [splits[name] for name in sides], counts, details)
         return [self.described(record) for record in records]
 
     def _records(
@@ -427,16 +425,6 @@ class RealSide:
             return images if self.device is None else images.to(self.device)
         name = panel.embedding.name
         return embed(panel.embedding, images, self.batch_size, self.device, f"embedding {what} {name}", cache)
-
-
-def _gaps_of(scores: Mapping[str, Sequence[FederatedScore]]) -> dict[str, list[FederatedScore]]:
-    """The gaps, by name, of the scores that both of their splits have."""
-    by_name = {split: {score.name: score for score in found} for split, found in scores.items()}
-    return {
-        name: [_gap(score, by_name[worse][score.name]) for score in scores[better] if score.name in by_name[worse]]
-        for name, (better, worse) in GAPS.items()
-        if better in scores and worse in scores
-    }
 
 
 def _gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:

@@ -277,7 +277,7 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     """Say what a score loses on clients that never train, with its interval."""
     lines = []
     for record in models:
-        if record.split in GAPS and record.round == round and record.aggregate == "avg" and record.value:
+        if record.split in GAPS and record.round == round and record.aggregate == "avg":
             within = interval(record)
             ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
             if within is not None and within[0] <= 0 <= within[1]:
