@@ -84,15 +84,10 @@ def _experiment_of(logger: Any) -> Any:
 
 
 class Monitoring:
-    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
+    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping."""
 
-    Attributes:
-        monitor: the column; None if it watches none.
-        mode: whether "min" or "max" is best; None if it does not say.
-    """
-
-    monitor: str | None = None
-    mode: str | None = None
+    monitor: str | None = None  # the column, if it watches one
+    mode: str | None = None  # "min" or "max", if it says which is best
 
 
 def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]:

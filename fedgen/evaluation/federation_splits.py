@@ -34,13 +34,6 @@ class _Pair:
         positions = self.seen.everything
         return positions[~torch.isin(positions, torch.cat([self.train, self.held_out]))]
 
-    def rests(self, seed: int, place: int) -> list[Tensor]:
-        """Draw either client's positions that are not scored, equally many, at (seed, place of the pair)."""
-        everything = self.unseen.everything
-        parts = {"seen": self.rest_of_seen, "unseen": everything[~torch.isin(everything, self.of_unseen)]}
-        least = min(map(len, parts.values()))
-        return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]
-
 
 def three_way_splits(data: FederatedDataModule) -> list[Split]:
     """part_train, part_val and unpart, client by client of the same number of images, with controls.
@@ -114,13 +107,18 @@ def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, St
     def of_others(clients: Sequence[Client]) -> list[Tensor]:
         return [one.everything for one in clients if id(one) not in scored]
 
-    rests = [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
+    rests: list[Tensor] = []  # what is not scored of a pair's clients, equally many of both
+    for place, pair in enumerate(pairs):
+        everything = pair.unseen.everything
+        parts = {"seen": pair.rest_of_seen, "unseen": everything[~torch.isin(everything, pair.of_unseen)]}
+        least = min(map(len, parts.values()))
+        rests += [part[subset(len(part), least, data.seed, f"rest of {name}", place)] for name, part in parts.items()]
     positions = {
         FLOOR: rests + of_others(data.everyone),
         PARTICIPANTS: [pair.rest_of_seen for pair in pairs] + of_others(data.clients),
         MEMORISER: [pair.train for pair in pairs],
     }
-    found = {name: torch.cat(parts) for name, parts in positions.items()}
+    found = {name: torch.cat(own) for name, own in positions.items()}
     return {name: _stand_in(data.examples, chosen) for name, chosen in found.items() if len(chosen) >= LEAST}
 
 

@@ -223,7 +223,7 @@ def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[st
 
 
 def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """Say which client is served worst and which best by the first score of each, beside its own floor if there is one."""
+    """Say which client is served worst and which best by the first score, relative to its floor where it has one."""
     own = [r for r in records if r.is_model and r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
     record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
     if record is None or not any(map(math.isfinite, record.per_client)):

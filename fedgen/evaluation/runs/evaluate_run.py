@@ -173,7 +173,9 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
 # at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
-# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID.
+# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends when one is left,
+# when none that is left can be worse than the best by more than `width`, or with `most` images of each. Its images are
+# the first of those that scoring draws; one that was stopped goes on from what it has left in the run's folder.
 LOOKS = 5
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
@@ -209,13 +211,7 @@ def race(
     most: int = 50_000,
     aggregate: str = "all",
 ) -> Race:
-    """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding.
-
-    It ends when one is left, when none that is left can be worse than the best by more than `width`, or with `most`
-    images of each; the best is then among those that are left with probability `level`. Images are those that scoring
-    with more of them draws, so that they extend the ones of earlier scores. What was drawn lies in the run's folder
-    until the race is over: one that was stopped goes on from there. The scores of those that are left join the run's.
-    """
+    """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding."""
     run = run if isinstance(run, Run) else Run(run)
     found, (split, panel, name) = run.checkpoints_of(None), _decided_by(evaluator)
     if panel.choices[0].kind not in UNBIASED:
