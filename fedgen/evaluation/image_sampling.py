@@ -50,11 +50,14 @@ class ImageSampler:
         takes = ("generator",) if classes is None else ("generator", "labels")
         return cls(lambda num, **given: sample(num, *given.values()), sampling, classes, takes, at_once=at_once)
 
+    def given(self, draws: torch.Generator, labels: Tensor | None) -> dict[str, Any]:
+        asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
+        return {name: value for name, value in asked.items() if name in self.takes}
+
     def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
         """Draw images, or texts as tokens; image i is of class labels[i] where labels are given."""
-        asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
         with self.context():
-            made = self.draw(num_images, **{name: value for name, value in asked.items() if name in self.takes})
+            made = self.draw(num_images, **self.given(draws, labels))
         return _checked(made, num_images, self.name)
 
 
@@ -116,7 +119,10 @@ def draw_images(
         """Chunk i on the CPU: uint8, float32 for points, int64 for texts."""
         seed_all(seed, "sample", stream, round, i)
         draws = generator(seed, "sample", stream, round, i)
-        part = sampler(chunk, draws, None if frequencies is None else frequencies.draw(chunk, draws))
+        given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
+        with sampler.context():
+            made = sampler.draw(chunk, **given)
+        part = _checked(made, chunk, sampler.name)
         if part.dtype == torch.int64:
             return part.cpu()
         if part.ndim == 4:
