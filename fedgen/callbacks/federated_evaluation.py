@@ -251,7 +251,7 @@ class FederatedEvaluation(Callback):
         is_first = trainer.is_global_zero
         keeps = any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
         checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
-        optimised_on = optional(pl_module, FederatedModule, "optimised_on")
+        optimised_on = list(optional(pl_module, FederatedModule, "optimised_on"))
         with paused(trainer), together(), _as_saved(trainer, pl_module):
             strategy = trainer.strategy
             personal: Personal = {}
@@ -259,11 +259,11 @@ class FederatedEvaluation(Callback):
                 personal_panels(trainer, self._models, pl_module, remote)  # which refuses scores that depend on them
             elif isinstance(strategy, FedAvgStrategy) and not strategy.local_only:
                 personal = strategy.personal_tensors
-            details = round, checkpoint, optimised_on, note
+            details: dict[str, Any] = {"checkpoint": checkpoint, "optimised_on": optimised_on, "note": note}
             if own := self._models.check(pl_module, personal):
-                evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
+                evaluation = self._models.evaluate(pl_module, sample, personal, own, round, **details)
             else:
-                evaluation = self.evaluator.evaluate(sample, *details, **self.evaluator.asked_of(pl_module))
+                evaluation = self.evaluator.evaluate(sample, round, **details, **self.evaluator.asked_of(pl_module))
             self._print_line(evaluation, round, is_first)
         if is_first:
             append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)

@@ -341,8 +341,7 @@ class Evaluator:
 
     def _floor_records(self, name: str) -> list[ScoreRecord]:
         """The records of the scores that real images suffice for, in a generator's place, e.g. the "floor"."""
-        found: Found = {}
-        counts: dict[tuple[str, str], int] = {}
+        found, counts = Found(), dict[Place, int]()
         for split, panel in product(self.splits, self.panels):
             key = split.name, panel.embedding.name
             if (*key, name) not in self.real.stand_ins:

@@ -108,15 +108,7 @@ class OwnModels:
         self._singles: dict[tuple[str, ...], SingleClients] = {}
 
     def evaluate(
-        self,
-        module: nn.Module,
-        sample: Sample,
-        personal: Personal,
-        own: Sequence[Panel],
-        round: int,
-        checkpoint: str | None = None,
-        optimised_on: Sequence[str] = (),
-        note: str = "",
+        self, module: nn.Module, sample: Sample, personal: Personal, own: Sequence[Panel], round: int, **details: Any
     ) -> Evaluation:
         """The scores of a model on whose clients' tensors those in some embeddings hang, as `check` found."""
         evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
@@ -135,12 +127,11 @@ class OwnModels:
             with own_in_place(module, by_name.get(client, {})):
                 drawn.append(singles.score(client, module, round)[:each])
         mine, images = singles.take(), torch.stack(drawn, 1).flatten(0, 1)  # of the clients in turn
-        sampling = dict(optional(sample, DescribedSampler, "sampling"))
-        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "sampling": sampling}
+        details |= {"round": round, "sampling": dict(optional(sample, DescribedSampler, "sampling"))}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
-        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
-        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
+        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, **details)
+        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, **{**details, "note": OWN_NOTE})
         return Evaluation(records, images if len(images) else first)
 
     def check(self, module: nn.Module, personal: Personal) -> list[Panel]:

@@ -28,8 +28,6 @@ Place = tuple[str, str]
 """The names of split and embedding."""
 Counts = int | Mapping[Place, int]
 """Numbers of generated images, of all or by place."""
-Features = dict[Place, tuple[Tensor, Tensor | None]]
-"""Features of generated images, or images for a panel that takes those, and the labels they were asked for."""
 
 
 class EvaluationPlan:
@@ -257,7 +255,7 @@ def remarks_by_score(
 class StreamImages:
     """Generated images of one stream, and their features by split and embedding."""
 
-    features: Features
+    features: dict[Place, tuple[Tensor, Tensor | None]]  # or images, where scores take those, and the labels asked for
     images: Tensor
 
 
@@ -340,9 +338,8 @@ class RealSide:
                 dim = 0 if panel.on_images else features[id(split.images)].shape[1]
                 for choice in choices if dim else ():
                     if plan.num_images < choice.definition.least_images(dim):
-                        raise FewImagesError(
-                            f"the generated set (num_images) of score {choice.name}", plan.num_images, dim
-                        )
+                        whose = f"the generated set (num_images) of score {choice.name}"
+                        raise FewImagesError(whose, plan.num_images, dim)
                 return Reference(parts, choices, plan.weights, plan.aggregates, *more)
         except FewImagesError as error:
             named = error.of_client([f"client {name!r} of split {split.name!r}" for name in split.client_names])
@@ -378,22 +375,16 @@ class RealSide:
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
-            records += self._records(scores, panels[embedding], name, [splits[name]], counts, details)
+            records += self._records(scores, panels[embedding], [splits[name]], counts, split=name, **details)
         for panel, (gap, sides) in product(self.plan.panels, GAPS.items()):
             better, worse = ({one.name: one for one in found.get((name, panel.embedding.name), ())} for name in sides)
             names = [choice.name for choice in panel.choices if choice.definition.has_distribution]
             if scores := [_gap(better[name], worse[name]) for name in names if name in better and name in worse]:
-                records += self._records(scores, panel, gap, [splits[name] for name in sides], counts, details)
+                records += self._records(scores, panel, [splits[side] for side in sides], counts, split=gap, **details)
         return [self.described(record) for record in records]
 
     def _records(
-        self,
-        scores: Sequence[FederatedScore],
-        panel: Panel,
-        place: str,
-        sides: Sequence[Split],
-        counts: Counts,
-        details: Mapping[str, Any],
+        self, scores: Sequence[FederatedScore], panel: Panel, sides: Sequence[Split], counts: Counts, **details: Any
     ) -> list[ScoreRecord]:
         """The records of scores on a split, or of a gap between two, of which the worse comes last."""
         embedding, split, remarks = panel.embedding, sides[-1], dict[str, str]()
@@ -402,7 +393,6 @@ class RealSide:
         if len(sides) == 1 and not panel.on_images:  # of a gap the sizes' bias cancels
             remarks = remarks_by_score(panel.choices, embedding.dim, made, self.recorded_counts(split))
         common = {
-            "split": place,
             "embedding": embedding.name,
             "embedding_fingerprint": embedding.fingerprint(),
             "embedding_settings": dict(embedding.settings),

@@ -150,11 +150,11 @@ def evaluate_run(
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *optional(module, FederatedModule, "optimised_on")]))
-        details = round, path.name, optimised_on, note
+        details: dict[str, Any] = {"checkpoint": path.name, "optimised_on": optimised_on, "note": note}
         if own := models.check(module, personal):
-            found_now = models.evaluate(module, sample, personal, own, *details).records
+            found_now = models.evaluate(module, sample, personal, own, round, **details).records
         else:
-            found_now = evaluator.evaluate(sample, *details, **evaluator.asked_of(module)).records
+            found_now = evaluator.evaluate(sample, round, **details, **evaluator.asked_of(module)).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, path, round, optimised_on)]
         _drop_pools(run.scores_path, found_now)
@@ -173,9 +173,9 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
 # at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
-# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends when one is left,
-# when none that is left can be worse than the best by more than `width`, or with `most` images of each. Its images are
-# the first of those that scoring draws; one that was stopped goes on from what it has left in the run's folder.
+# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. It ends when one is left, when
+# none that is left can be worse than the best by more than `width`, or with `most` images of each. Images are the first
+# of those that scoring draws. What was drawn lies in the run's folder: a race that was stopped goes on from there.
 LOOKS = 5
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
