@@ -413,7 +413,7 @@ def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool 
     content: dict[str, Any] = {"versions": versions | {name: version(name) for name in LIBRARIES}}
     if isinstance(data, FederatedDataModule):
         with suppress(ValueError):  # data whose parts cannot be counted train and are scored all the same
-            summary = PartitionSummary.of(data).to_json()
+            summary = PartitionSummary(data).to_json()
             content |= {name: summary[name] for name in ("classes", "clients")}
     rows = _real_rows(splits[0]) if splits and pictures else {}
     if rows:

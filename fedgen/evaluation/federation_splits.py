@@ -1,7 +1,6 @@
 """Splits of a federation: its clients' training and held-out images, and the three parts of those with a `split`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,15 +17,19 @@ from fedgen.seeds import subset
 _Numbered = tuple[int, Client]
 
 
-@dataclass(frozen=True)
 class _Pair:
     """A participating client and one that is not, with the positions that are scored, of each part equally many."""
 
-    seen: Client
-    unseen: Client
-    train: Tensor
-    held_out: Tensor
-    of_unseen: Tensor
+    def __init__(self, seen: _Numbered, unseen: _Numbered, seed: int) -> None:
+        self.seen, self.unseen = seen[1], unseen[1]
+        least = min(len(self.seen.train), len(self.seen.held_out), len(self.unseen.held_out))
+
+        def some(one: _Numbered, part: str) -> Tensor:
+            positions: Tensor = getattr(one[1], part)
+            return positions[subset(len(positions), least, seed, f"scored {part}", one[0])]
+
+        self.train, self.held_out = some(seen, "train"), some(seen, "held_out")
+        self.of_unseen = some(unseen, "held_out")
 
     @property
     def rest_of_seen(self) -> Tensor:
@@ -51,7 +54,7 @@ def three_way_splits(data: FederatedDataModule) -> list[Split]:
     if wanted and count < wanted:
         say = f"eval_clients={wanted}, but {count} can be matched: {len(seen)} participating clients can be scored"
         warn(f"{say}, and {len(unseen)} others")
-    pairs = [_cut(*pair, seed) for pair in zip(_drawn(seen, count, seed), _drawn(unseen, count, seed))]
+    pairs = [_Pair(*pair, seed) for pair in zip(_drawn(seen, count, seed), _drawn(unseen, count, seed))]
     stand_ins = _controls(data, pairs)
 
     def split(name: str, clients: list[Client], parts: list[Tensor], note: str = notes) -> Split:
@@ -88,16 +91,6 @@ def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbere
     """Some of the clients, those that hold out most first."""
     chosen = subset(len(clients), count, seed, "scored clients").tolist()
     return sorted((clients[place] for place in chosen), key=lambda one: -len(one[1].held_out))
-
-
-def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:
-    least = min(len(seen[1].train), len(seen[1].held_out), len(unseen[1].held_out))
-
-    def some(one: _Numbered, part: str) -> Tensor:
-        positions: Tensor = getattr(one[1], part)
-        return positions[subset(len(positions), least, seed, f"scored {part}", one[0])]
-
-    return _Pair(seen[1], unseen[1], some(seen, "train"), some(seen, "held_out"), some(unseen, "held_out"))
 
 
 def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, StandIn]:

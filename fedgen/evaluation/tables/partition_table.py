@@ -3,13 +3,11 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
@@ -24,49 +22,27 @@ CHARTED = 40  # labels whose numbers are drawn as bars
 IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
 
 
-@dataclass(frozen=True, eq=False)
 class PartitionSummary:
-    source: str
-    kind: str
-    partition: dict[str, Any]
-    seed: int
-    undealt: int
-    capped: int
-    names: list[str]
-    roles: list[str]
-    train: list[int]
-    held_out: list[int]
-    classes: tuple[str, ...]
-    labels: Tensor
+    """The numbers of all clients of a data module, those too that never train; partitions the examples."""
 
-    @classmethod
-    def of(cls, data: FederatedDataModule) -> "PartitionSummary":
-        """The summary of all clients of a data module, those too that never train; partitions the examples."""
+    def __init__(self, data: FederatedDataModule) -> None:
         clients, examples, shared = data.everyone, data.examples, sum(map(len, data.dealt))
+        self.source, self.seed = examples.name, data.seed
+        self.kind = "images" if examples.is_images else "points"
+        self.partition: dict[str, Any] = data.partition.settings()
+        if isinstance(data.partition, SavedPartition):
+            self.partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
+        role = dict.fromkeys(data.roles.participating, "trains") | dict.fromkeys(data.roles.unparticipating, "kept")
+        self.names = [client.name for client in clients]
+        self.roles = [role.get(number, "left out") for number in range(len(clients))]
+        self.train, self.held_out = ([len(getattr(one, part)) for one in clients] for part in ("train", "held_out"))
+        self.undealt, self.capped = len(examples) - shared, shared - sum(self.train) - sum(self.held_out)
         present = examples.labels.unique()
-        train, held_out = [len(client.train) for client in clients], [len(client.held_out) for client in clients]
+        self.classes = tuple(examples.classes[label] for label in present) if examples.classes else ()
         parts = [client.everything for client in clients]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor(list(map(len, parts))))
         labels = clients[0].data.labels[torch.cat(parts)]
-        if isinstance(data.partition, SavedPartition):
-            partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
-        else:
-            partition = data.partition.settings()
-        role = dict.fromkeys(data.roles.participating, "trains") | dict.fromkeys(data.roles.unparticipating, "kept")
-        return cls(
-            source=examples.name,
-            kind="images" if examples.is_images else "points",
-            partition=partition,
-            seed=data.seed,
-            undealt=len(examples) - shared,
-            capped=shared - sum(train) - sum(held_out),
-            names=[client.name for client in clients],
-            roles=[role.get(number, "left out") for number in range(len(clients))],
-            train=train,
-            held_out=held_out,
-            classes=tuple(examples.classes[label] for label in present) if examples.classes else (),
-            labels=label_table(labels, owners, max(1, len(examples.classes)))[:, present],
-        )
+        self.labels = label_table(labels, owners, max(1, len(examples.classes)))[:, present]
 
     @property
     def sizes(self) -> list[int]:
