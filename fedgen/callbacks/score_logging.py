@@ -55,7 +55,7 @@ def log_scores(
                 for score, _ in values
             }
             logger.experiment.add_custom_scalars({"scores beside real images'": charts})
-        experiment = _experiment_of(logger)
+        experiment = getattr(logger, "experiment", None)  # of Lightning's own loggers; its base class asks for none
         if hasattr(experiment, "add_histogram"):
             for name, clients in spread.items():
                 experiment.add_histogram(f"{name}{between}clients", clients, round)
@@ -67,7 +67,7 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
-        experiment = _experiment_of(logger)
+        experiment = getattr(logger, "experiment", None)  # as above
         if hasattr(experiment, "add_image"):  # TensorBoard
             experiment.add_image("samples", picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases
@@ -76,11 +76,6 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
             experiment.log_image(logger.run_id, pixels, key="samples", step=round)
         elif hasattr(experiment, "log_image"):  # Comet
             experiment.log_image(pixels, name="samples", step=round)
-
-
-def _experiment_of(logger: Any) -> Any:
-    """Return what a logger writes to; None for one that names none."""
-    return getattr(logger, "experiment", None)  # which Lightning's own loggers have and its base class does not ask for
 
 
 class Monitoring:

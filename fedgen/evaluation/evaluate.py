@@ -315,16 +315,9 @@ class Evaluator:
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""
         panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in among]
-        return Evaluator(
-            [split.of_one(place)],
-            embeddings=(),
-            num_images=self.num_images,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            device=self.device,
-            chunk=self.chunk,
-            presets=[panel for panel in panels if panel.choices],
-        )
+        same: dict[str, Any] = {"num_images": self.num_images, "seed": self.seed, "batch_size": self.batch_size}
+        same |= {"device": self.device, "chunk": self.chunk, "presets": [panel for panel in panels if panel.choices]}
+        return Evaluator([split.of_one(place)], embeddings=(), **same)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.

@@ -182,7 +182,7 @@ def facts(contents: Contents) -> list[tuple[str, str]]:
     for name in ("epsilon", "delta", "statistics_epsilon", "statistics_delta"):
         if name in contents.series:
             found.append((name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}"))
-    found += [(f"version of {name}", text) for name, text in contents.versions.items()]
+    found += [(f"version of {name}", text) for name, text in contents.kept.versions.items()]
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
 
