@@ -152,7 +152,7 @@ def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     from fedgen.evaluation.own_models import matrix_table
     from fedgen.evaluation.runs.scores_file import MATRIX, MATRIX_PICTURE
     from fedgen.progress import make_console
-    from fedgen.reports.figures.client_scores import draw_matrices
+    from fedgen.reports.figures.curves import draw_matrices
 
     console = make_console()
     unbound = console.options.update(max_width=10_000)

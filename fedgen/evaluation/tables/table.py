@@ -268,6 +268,12 @@ def client_value(record: ScoreRecord, client: int) -> str:
     return format_value(record.per_client[client], errors[client] if errors else None)
 
 
+def best_first(record: ScoreRecord) -> list[int]:
+    """The clients of a record of avg, the best served first."""
+    sign = -1 if record.higher_is_better else 1
+    return sorted(range(len(record.per_client)), key=lambda client: sign * record.per_client[client])
+
+
 def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
     if record is None:
         return ""
