@@ -39,13 +39,9 @@ class _Pair:
 
 
 def three_way_splits(data: FederatedDataModule) -> list[Split]:
-    """part_train, part_val and unpart, client by client of the same number of images, with controls.
-
-    "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
-    part_train, images that participating clients train on; part_val, images that they hold out; unpart, held-out images
-    of clients that never train. The score to a pool of clients falls with their number, and a biased score with the
-    number of images, for every generator alike: splits that are not matched show gaps where there are none.
-    """
+    """part_train, part_val and unpart, client by client of the same number of images, with controls."""
+    # Section 2 of Yuan et al. 2022 (arXiv 2110.14216). The score to a pool of clients falls with their number, and a
+    # biased one with the number of images, whatever the generator: unmatched splits show gaps where there are none.
     assert data.split is not None
     roles, wanted, seed = data.roles, data.split.eval_clients, data.seed
     seen, notes = _able(data.clients, roles.participating, ("train", "held_out"), "participating")
