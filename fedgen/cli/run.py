@@ -432,8 +432,7 @@ def audit_models(
     if model is None and data is None:
         read_recipe(run / RECIPE)
     from fedgen.embeddings import FeatureCache
-    from fedgen.evaluation.audit.membership import audit_run, membership_table
-    from fedgen.evaluation.audit.nearest_images import draw_nearest
+    from fedgen.evaluation.audit.membership import audit_run, draw_nearest, membership_table
     from fedgen.progress import make_console
 
     module, clients = model_and_clients(run, model, data, device, {})
