@@ -222,7 +222,7 @@ def records_of(
         details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
         over_clients = score.errors_over_clients
         for aggregate in (name for name in aggregates if name in score.values):
-            own = details | {"error_over_clients": over_clients.get(aggregate)}
+            own = {"num_clients": len(client_names), **details, "error_over_clients": over_clients.get(aggregate)}
             if aggregate == "avg" and len(score.per_client):
                 errors = [] if score.client_errors is None else score.client_errors.tolist()
                 own |= {"per_client": score.per_client.tolist(), "per_client_errors": errors}
@@ -398,7 +398,6 @@ class RealSide:
             "embedding_settings": dict(embedding.settings),
             "reference": split.reference,
             "num_generated": made,
-            "num_clients": len(names),
             "seed": self.seed,
             "weights": name_weights(self.plan.weights),
             **details,

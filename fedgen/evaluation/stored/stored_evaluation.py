@@ -172,7 +172,6 @@ class StoredEvaluation:
             "embedding_settings": self.identity.settings,
             "reference": self.describe_clients(counts[1:]),
             "num_generated": int(counts[0] or 0),
-            "num_clients": len(clients),
             "seed": 0,
             "weights": name_weights(self.options.weights),
             "optimised_on": list(self.options.optimised_on),

@@ -73,7 +73,6 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         split: the run's first by default.
         embedding: the run's first by default.
     """
-    split, embedding = split or records[0].split, embedding or records[0].embedding
     shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
     models = sorted((r for r in shown if r.is_model), key=lambda record: -2 if record.round is None else record.round)
     by_name = grouped(shown, lambda record: record.name)
@@ -109,14 +108,14 @@ def score_tables(
     records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None, width: int = 80
 ) -> list[Table]:
     """The scores of `score_table`, as many in each table as fit with their errors into a width; arguments as there."""
-    split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
     labels = [row_label(record) for record in own if record.is_fine_tuned]
     parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
     return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
 
 
-def _of(records: Sequence[ScoreRecord], split: str, embedding: str) -> list[ScoreRecord]:
+def _of(records: Sequence[ScoreRecord], split: str | None, embedding: str | None) -> list[ScoreRecord]:
+    split, embedding = split or records[0].split, embedding or records[0].embedding
     own = [record for record in records if (record.split, record.embedding) == (split, embedding)]
     if not own:
         raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
