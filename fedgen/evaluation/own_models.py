@@ -153,11 +153,8 @@ class OwnModels:
         """The embeddings whose scores change when tensors move a little: what to expect before training moves them."""
         with isolated():
             seed_all(self.evaluator.seed, "moved")
-            moved = {
-                name: tensor.detach() + MOVE * torch.randn_like(tensor)
-                for name, tensor in tensors.items()
-                if tensor.is_floating_point() or tensor.is_complex()
-            }
+            floats = {name: own for name, own in tensors.items() if own.is_floating_point() or own.is_complex()}
+            moved = {name: own.detach() + MOVE * torch.randn_like(own) for name, own in floats.items()}
         return self._changed(module, [moved])
 
     def refuse(self, own: Sequence[Panel]) -> None:
@@ -183,11 +180,9 @@ class OwnModels:
                 continue
             server, again = self._answer(module, {}, on_model), self._answer(module, {}, on_model)
             reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
-            if any(
-                not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
-                for own in models
-                for answer, expected, reach in zip(self._answer(module, own, on_model), server, reaches)
-            ):
+            answers = (zip(self._answer(module, own, on_model), server, reaches) for own in models)
+            alike = (torch.allclose(a, b, rtol=0, atol=reach, equal_nan=True) for own in answers for a, b, reach in own)
+            if not all(alike):
                 found += panels
         return found
 

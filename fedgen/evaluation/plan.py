@@ -51,11 +51,8 @@ class EvaluationPlan:
         self.columns = Columns(self.splits[0].name, self.panels[0].embedding.name)
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
-        self.places: dict[Place, tuple[Split, Panel]] = {
-            (split.name, panel.embedding.name): (split, panel)
-            for split, panel in product(self.splits, self.panels)
-            if self.choices(split, panel)
-        }
+        scored = [(split, panel) for split, panel in product(self.splits, self.panels) if self.choices(split, panel)]
+        self.places = {(split.name, panel.embedding.name): (split, panel) for split, panel in scored}
 
     def _check(self) -> None:
         if self.num_images < 2:
@@ -176,11 +173,8 @@ class EvaluationPlan:
     def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""
         where = {"held out": split is self.splits[0], "labels": split.name in HELD_OUT}
-        return [
-            choice
-            for choice in panel.choices
-            if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
-        ]
+        measured = [choice for choice in panel.choices if where.get(choice.needs, True)]
+        return [choice for choice in measured if (split.name, choice.name) not in self._left_out]
 
     def leave_out(self, split: Split, panel: Panel, error: FewImagesError) -> None:
         """Measure scores that need many images no more on a split, whose clients have too few."""
@@ -350,10 +344,8 @@ class RealSide:
 
     def scores(self, made: StreamImages, **asked: Any) -> Found:
         """The scores of generated images, and of what is `asked` of their model."""
-        return {
-            key: self.score(*self.plan.places[key], features, labels=labels, **asked)
-            for key, (features, labels) in made.features.items()
-        }
+        found, places = made.features.items(), self.plan.places
+        return {key: self.score(*places[key], features, labels=labels, **asked) for key, (features, labels) in found}
 
     def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         """The scores of generated features on a split; none where none of the panel's is measured there."""

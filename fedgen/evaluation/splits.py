@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -131,12 +132,8 @@ class Split:
         clients = len(self.counts)
         chosen = range(clients) if clients <= count else [place * clients // count for place in range(count)]
         starts = [sum(self.counts[:client]) for client in chosen]
-        places = [
-            start + number
-            for number in range(-(-count // len(starts)))
-            for start, client in zip(starts, chosen)
-            if number < self.counts[client]
-        ]
+        turns = product(range(-(-count // len(starts))), zip(starts, chosen))
+        places = [start + number for number, (start, client) in turns if number < self.counts[client]]
         return self.images[torch.tensor(places[:count])]
 
     @property

@@ -255,11 +255,8 @@ def arms_of(runs: Sequence[Contents]) -> list[tuple[str, dict[int, int]]]:
             groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
     arms = []
     for number, (key, own) in enumerate(groups.items()):
-        varied = [
-            f"{name.split('.')[-1]}={value}"
-            for name, value in flat[key].items()
-            if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
-        ]
+        values = {name: {json.dumps(arm.get(name), default=str) for arm in flat.values()} for name in flat[key]}
+        varied = [f"{name.split('.')[-1]}={value}" for name, value in flat[key].items() if len(values[name]) > 1]
         if len(varied) > NAMED:
             varied[NAMED:] = [f"and {len(varied) - NAMED} more"]
         arms.append((", ".join(varied) or f"recipe {number + 1}", own))
@@ -285,11 +282,8 @@ def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
 
 def _compared(run: Contents) -> dict[str, list[ScoreRecord]]:
     """The records of avg and all by column, each by round."""
-    return {
-        name: group
-        for name, group in by_column(run.records).items()
-        if group[0].aggregate in ("avg", "all") and group[0].split not in GAPS and group[0].score != BALANCED
-    }
+    usual = [one for one in run.records if one.split not in GAPS and one.score != BALANCED]
+    return by_column([one for one in usual if one.aggregate in ("avg", "all")], Columns.of(run.records))
 
 
 def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
@@ -357,11 +351,8 @@ def chart_rows(axes: Axes) -> list[dict[str, Any]]:
 
 def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
     """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
-    axes = {
-        name: groups
-        for (_, name), groups in axes_of(runs).items()
-        if any("/" not in column for column, _ in groups.values())
-    }
+    found = {name: groups for (_, name), groups in axes_of(runs).items()}
+    axes = {name: groups for name, groups in found.items() if any("/" not in column for column, _ in groups.values())}
     rows = []
     for place, (name, run) in enumerate(zip(short_names(runs), runs)):
         rounds = [record.round for record in run.records if record.is_model and record.round is not None]

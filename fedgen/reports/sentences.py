@@ -168,11 +168,9 @@ def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[st
 def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:
     """The best by each score of the first split that has one aggregate alone."""
     paired = {name for one in compared for name in (one.first_column, one.second_column)}
-    return [
-        f"{_value(name, one)} at round {one.round} is the best."
-        for name, one in best.items()
-        if name not in paired and one.aggregate in ("avg", "all") and one.score != BALANCED and one.split == split
-    ]
+    usual = {name: one for name, one in best.items() if one.aggregate in ("avg", "all") and one.score != BALANCED}
+    alone = {name: one for name, one in usual.items() if name not in paired and one.split == split}
+    return [f"{_value(name, one)} at round {one.round} is the best." for name, one in alone.items()]
 
 
 def _value(name: str, record: ScoreRecord) -> str:
