@@ -13,17 +13,7 @@ from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, density_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
-from fedgen.evaluation.image_sampling import (
-    CHUNK,
-    SAMPLES,
-    ImageSampler,
-    Sample,
-    draw_images,
-    drawn_labels,
-    frequencies_of,
-    labels_problem,
-    sampler_of,
-)
+from fedgen.evaluation.image_sampling import CHUNK, SAMPLES, ImageSampler, Sample, draw_images, drawn_labels, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Counts, EvaluationPlan, Place, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
@@ -131,7 +121,7 @@ class Evaluator:
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self.num_generated = num_images if self.needs_images else 0
-        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
+        self._frequencies, self._seen = self.splits[0].label_frequencies, SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -193,7 +183,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            if problem := labels_problem(ImageSampler.of(sample), self._frequencies):
+            if problem := ImageSampler.of(sample).labels_problem(self._frequencies):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
@@ -220,7 +210,7 @@ class Evaluator:
 
     def draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
         """The arguments of `draw_images` for a stream; of a class-conditional model with the classes of the clients."""
-        asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
+        asked = None if ImageSampler.of(sample).labels_problem(self._frequencies) else self._frequencies
         return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
     def evaluate(

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedgen.data.optional_attributes import optional
 from fedgen.data.text import encode_all, widened
 from fedgen.evaluation.records import sampling_of
-from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.optional_hooks import GenerativeModel
@@ -59,6 +58,17 @@ class ImageSampler:
         with self.context():
             made = self.draw(num_images, **self.given(draws, labels))
         return _checked(made, num_images, self.name)
+
+    def labels_problem(self, frequencies: LabelFrequencies | None) -> str:
+        """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
+        if self.num_classes is None:
+            return (
+                "needs images of given classes, and this model is unconditional: use one with num_classes and"
+                " sample(num_images, generator, labels), or leave the score out"
+            )
+        wanted = 0 if frequencies is None else frequencies.num_classes
+        known = 0 < wanted <= self.num_classes
+        return "" if known else f"needs a model of the data's {wanted} classes, and this one has {self.num_classes}"
 
 
 class DescribedSampler:
@@ -216,26 +226,6 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         return torch.cat(parts)[torch.randperm(num_images, generator=generator)]
 
     return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))
-
-
-def frequencies_of(split: Split) -> LabelFrequencies | None:
-    if split.labels is None:
-        return None
-    found = LabelFrequencies(len(split.classes))
-    found.counts.copy_(torch.bincount(split.labels, minlength=len(split.classes)))
-    return found
-
-
-def labels_problem(sampler: ImageSampler, frequencies: LabelFrequencies | None) -> str:
-    """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
-    classes = sampler.num_classes
-    if classes is None:
-        return (
-            "needs images of given classes, and this model is unconditional: use one with num_classes and"
-            " sample(num_images, generator, labels), or leave the score out"
-        )
-    wanted = 0 if frequencies is None else frequencies.num_classes
-    return "" if 0 < wanted <= classes else f"needs a model of the data's {wanted} classes, and this one has {classes}"
 
 
 def drawn_labels(

@@ -13,10 +13,10 @@ from fedgen.embeddings import FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import FLOOR, Columns, ScoreRecord
+from fedgen.evaluation.records import CONTROLS, FLOOR, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference, check_clients_of, check_count
 from fedgen.evaluation.score_choice import ScoreChoice, applies, check_aggregates, check_distinct, choose_aggregates
-from fedgen.evaluation.splits import CONTROLS, LEAST, Split, StandIn, name_clients
+from fedgen.evaluation.splits import LEAST, Split, StandIn, name_clients
 from fedgen.own_code import warn
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights, kept_influences, name_weights

@@ -77,7 +77,13 @@ def say_sampling(settings: Mapping[str, Any]) -> str:
 
 
 MODEL, FLOOR = "model", "floor"
-PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
+PARTICIPANTS, MEMORISER = "participants", "memoriser"
+CONTROLS = {
+    FLOOR: "images of all clients that are not scored, in a generator's place",
+    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
+    MEMORISER: "the very images of part_train, in a generator's place",
+}
+"""Of three-way splits."""
 FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name

@@ -13,11 +13,10 @@ from fedgen.data import Examples
 from fedgen.data.examples import kind_of
 from fedgen.data.items import ITEM
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
-from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.foreign_text import listed
+from fedgen.models.label_frequencies import LabelFrequencies
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
-CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +118,15 @@ class Split:
     def kind(self) -> str:
         """The kind of the clients' data: "images", "points", "texts", or "items" of any other structure."""
         return kind_of(self.images)
+
+    @property
+    def label_frequencies(self) -> LabelFrequencies | None:
+        """How often each class occurs among the images; None where they have no labels."""
+        if self.labels is None:
+            return None
+        found = LabelFrequencies(len(self.classes))
+        found.counts.copy_(torch.bincount(self.labels, minlength=len(self.classes)))
+        return found
 
     def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:
         """The first images and their labels; items without images to be read later."""

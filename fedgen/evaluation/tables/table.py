@@ -9,30 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.marks import (
-    GAP_AGGREGATES,
-    GAPS,
-    explained,
-    gap_title,
-    interval,
-    mark_of,
-    marked,
-    say_directions,
-    say_marks,
-)
+from fedgen.evaluation.marks import GAPS, explained, gap_title, interval, mark_of, marked, say_directions, say_marks
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
-from fedgen.evaluation.records import (
-    BALANCED,
-    FLOOR,
-    MEMORISER,
-    MODEL,
-    PARTICIPANTS,
-    Columns,
-    ScoreRecord,
-    by_column,
-    grouped,
-    say_sampling,
-)
+from fedgen.evaluation.records import BALANCED, CONTROLS, MODEL, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
@@ -47,11 +26,6 @@ MEANINGS = {
     UNPART: "against images of clients that never train",
 }
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
-CONTROLS = {
-    FLOOR: "images of all clients that are not scored, in a generator's place",
-    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
-    MEMORISER: "the very images of part_train, in a generator's place",
-}
 
 
 def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: Collection[str] = ()) -> Table:
@@ -365,7 +339,7 @@ def has_gaps(records: Sequence[ScoreRecord]) -> bool:
 
 def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
     """One table a score, aggregate and embedding; none where no client was kept from training."""
-    own = (r for r in records if r.aggregate in GAP_AGGREGATES and r.split in (*SPLITS, *GAPS))
+    own = (record for record in records if record.split in (*SPLITS, *GAPS))
     groups = grouped(own, lambda record: (record.embedding, record.score, record.aggregate))
     return [_table(group) for group in groups.values() if has_gaps(group)]
 
