@@ -16,7 +16,6 @@ from fedgen.own_code import rank_zero_warn
 Backend = str | Callable[..., Any]
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
 _CODES = itertools.count()  # of functions with a code object each
-HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing themselves
 
 
 class CompileSteps(Callback):
@@ -162,7 +161,7 @@ def _chosen(module: LightningModule, names: Sequence[str] | None) -> dict[str, n
 def _trained_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The outermost parts that have parameters to train and compute something, with their dotted names."""
     for name, part in module.named_children():
-        if isinstance(part, HOLDERS):
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):  # which compute nothing themselves
             yield from _trained_parts(part, f"{prefix}{name}.")
         elif any(parameter.requires_grad for parameter in part.parameters()):
             yield prefix + name, part

@@ -50,10 +50,8 @@ def log_scores(
         between = "/" if isinstance(logger, TensorBoardLogger) else "_"
         logger.log_metrics({between.join(key): value for key, value in values.items()}, step=round)
         if isinstance(logger, TensorBoardLogger):
-            charts = {
-                score: ["Multiline", [f"{score}/{name}" for name in CHARTED if (score, name) in values]]
-                for score, _ in values
-            }
+            shown = {score: [f"{score}/{how}" for how in CHARTED if (score, how) in values] for score, _ in values}
+            charts = {score: ["Multiline", names] for score, names in shown.items()}
             logger.experiment.add_custom_scalars({"scores beside real images'": charts})
         experiment = getattr(logger, "experiment", None)  # of Lightning's own loggers; its base class asks for none
         if hasattr(experiment, "add_histogram"):
@@ -95,9 +93,8 @@ def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]
         if monitor in columns:
             found.append(callback)
         elif SCORE_LIKE.fullmatch(monitor):
-            raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, but the evaluation logs {', '.join(columns)}"
-            )
+            logged = ", ".join(columns)
+            raise ValueError(f"{type(callback).__name__} monitors {monitor!r}, but the evaluation logs {logged}")
     return found
 
 

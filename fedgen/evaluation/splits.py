@@ -121,7 +121,7 @@ class Split:
 
     @property
     def label_frequencies(self) -> LabelFrequencies | None:
-        """How often each class occurs among the images; None where they have no labels."""
+        """The frequencies of the classes among the images; None where they have no labels."""
         if self.labels is None:
             return None
         found = LabelFrequencies(len(self.classes))

@@ -86,6 +86,8 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
     """A line for each client, or for the extreme ones where there are more than SHOWN."""
     places, which = listed(summary, found)
     names = [name for name in IN_COLUMNS if found and name in found.measures]
+    measured = [found.measures[name].per_client for name in names] if found else []
+    known = {place: number for number, place in enumerate(found.clients)} if found else {}
     role = ["role"] if len(set(summary.roles)) > 1 else []
     labels = ["labels", "most of"] if summary.classes else []
     title, words = f"{_counted(summary)}, seed {summary.seed}{which}", ["client", *role, *labels]
@@ -99,7 +101,8 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
         row = [escape(summary.names[place]), *([summary.roles[place]] if role else [])]
         row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
         row += _labels_of(summary, place) if labels else []
-        table.add_row(*row, *(_own(found, name, place) for name in names))
+        row += [_number(values[known[place]]) if place in known else "" for values in measured]
+        table.add_row(*row)
     return table
 
 
@@ -175,12 +178,6 @@ def bars(counts: Sequence[int]) -> str:
     """One character a number, as high as its share of the largest; a space for 0 alone."""
     most = max(max(counts), 1)
     return "".join(BARS[math.ceil(count / most * (len(BARS) - 1))] for count in counts)
-
-
-def _own(found: Heterogeneity | None, name: str, place: int) -> str:
-    if found is None or place not in found.clients:
-        return ""
-    return _number(found.measures[name].per_client[found.clients.index(place)])
 
 
 def _number(value: float) -> str:
