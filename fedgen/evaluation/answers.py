@@ -28,8 +28,7 @@ def require_method(model: Any, method: str, gives: str, score: str) -> None:
 
 Inputs = Tensor | LazyInputs
 """Images uint8 [N, C, H, W], points float32 [N, D], texts int64 [N, T], or items of any structure, to be read."""
-Part = tuple[Any, Tensor | None, int]
-"""Some examples as models take them, their labels, and their number."""
+Part = tuple[Any, Tensor | None, int]  # some examples as models take them, their labels, and their number
 
 
 @dataclass(frozen=True)

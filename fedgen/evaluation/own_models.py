@@ -53,8 +53,7 @@ PROBE = "own models"  # names the draws of such a trial
 MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
 
 Tensors = Mapping[str, Tensor]
-Personal = Mapping[int, Tensors]
-"""Clients' tensors by name, by their numbers among the clients that train."""
+Personal = Mapping[int, Tensors]  # clients' tensors by name, by their numbers among the clients that train
 
 
 class SingleClients:

@@ -24,10 +24,8 @@ from fedgen.scores.definition import Needs
 from fedgen.scores.frechet.corrected import FewImagesError
 from fedgen.seeds import subset
 
-Place = tuple[str, str]
-"""The names of split and embedding."""
-Counts = int | Mapping[Place, int]
-"""Numbers of generated images, of all or by place."""
+Place = tuple[str, str]  # the names of split and embedding
+Counts = int | Mapping[Place, int]  # numbers of generated images, of all or by place
 
 
 class EvaluationPlan:

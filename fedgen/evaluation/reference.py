@@ -14,8 +14,7 @@ from fedgen.scores.aggregate import OverClients, Weights, joined, resolve_weight
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ModelAnswers, TextFeatures
 from fedgen.statistics import Gaussian
 
-Found = dict[tuple[str, str], list[FederatedScore]]
-"""Scores of one generated set, by the names of split and embedding."""
+Found = dict[tuple[str, str], list[FederatedScore]]  # scores of one generated set, by the names of split and embedding
 
 
 class Reference:

@@ -123,8 +123,7 @@ class SignalOptions:
         return "the critic's value" if self.name == "critic" else "the model's log-likelihood"
 
 
-Signal = Callable[[Attacked], Sequence[Tensor]]
-"""Gives float64 [n] of the members and [n] of the others."""
+Signal = Callable[[Attacked], Sequence[Tensor]]  # gives float64 [n] of the members and [n] of the others
 
 _NEEDS: dict[str, str] = {
     "loss": "it asks for the method example_losses(images, labels, seed)",
