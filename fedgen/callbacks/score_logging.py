@@ -53,7 +53,7 @@ def log_scores(
             shown = {score: [f"{score}/{how}" for how in CHARTED if (score, how) in values] for score, _ in values}
             charts = {score: ["Multiline", names] for score, names in shown.items()}
             logger.experiment.add_custom_scalars({"scores beside real images'": charts})
-        experiment = getattr(logger, "experiment", None)  # of Lightning's own loggers; its base class asks for none
+        experiment: Any = getattr(logger, "experiment", None)  # of Lightning's loggers; their base class asks for none
         if hasattr(experiment, "add_histogram"):
             for name, clients in spread.items():
                 experiment.add_histogram(f"{name}{between}clients", clients, round)
@@ -65,7 +65,7 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
-        experiment = getattr(logger, "experiment", None)  # as above
+        experiment: Any = getattr(logger, "experiment", None)  # as above
         if hasattr(experiment, "add_image"):  # TensorBoard
             experiment.add_image("samples", picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases

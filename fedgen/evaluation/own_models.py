@@ -117,9 +117,8 @@ class OwnModels:
             found |= evaluator.real.scores(made, **asked)
             first = first if len(first) else made.images
         names = tuple(panel.embedding.name for panel in own)
-        if names not in self._singles:
-            self._singles[names] = SingleClients(evaluator, self._splits, own)
-        singles, trained = self._singles[names], evaluator.trained or []
+        singles = self._singles.setdefault(names, SingleClients(evaluator, self._splits, own))
+        trained = evaluator.trained or []
         by_name = {trained[number]: tensors for number, tensors in personal.items()}
         each, drawn = -(-evaluator.num_images // len(singles.places)), []
         for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):

@@ -22,8 +22,7 @@ from fedgen.scores import rankings
 
 Numbers = tuple[float, ...]
 ByColumn = dict[str, list[ScoreRecord]]
-Real = Literal["fixed", "sample"]
-"""These real images of the clients, or others that might have been drawn."""
+Real = Literal["fixed", "sample"]  # these real images of the clients, or others that might have been drawn
 REALS: tuple[Real, ...] = get_args(Real)
 DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 

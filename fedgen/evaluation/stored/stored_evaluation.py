@@ -93,8 +93,7 @@ class StoredEvaluation:
         ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
     """
 
-    has_clients = True
-    """Whether the sets beside the generated one are clients, and no reference."""
+    has_clients = True  # whether the sets beside the generated one are clients, and no reference
 
     def __init__(
         self,
