@@ -173,9 +173,9 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
 # at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
-# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. It ends when one is left, if
-# none that is left can be worse than the best by more than `width`, or with `most` images of each. Images are the first
-# of those that scoring draws. What was drawn lies in the run's folder: a race that was stopped goes on from there.
+# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left,
+# with none left that can be worse than the best by more than `width`, or with `most` images of each. Its images are the
+# first of those that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
 LOOKS = 5
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
