@@ -77,10 +77,15 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
 
 
 class Monitoring:
-    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping."""
+    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
 
-    monitor: str | None = None  # the column, if it watches one
-    mode: str | None = None  # "min" or "max", if it says which is best
+    Attributes:
+        monitor: the column; None if it watches none.
+        mode: whether "min" or "max" is best; None if it does not say.
+    """
+
+    monitor: str | None = None
+    mode: str | None = None
 
 
 def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]:

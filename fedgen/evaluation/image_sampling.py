@@ -72,11 +72,17 @@ class ImageSampler:
 
 
 class DescribedSampler:
-    """A sampler with its settings, all of them optional: a bare function of (number, torch.Generator) has none."""
+    """A sampler with its settings, all of them optional: a bare function of (number, torch.Generator) has none.
 
-    sampling: Mapping[str, Any] = MappingProxyType({})  # that images depend on beside the weights, as records keep it
-    num_classes: int | None = None  # of labels 0 to num_classes - 1 that it takes as its third argument; None: of none
-    at_once: bool = False  # whether it draws from a finite store, so that all images are to be asked for in one call
+    Attributes:
+        sampling: settings that its images depend on beside the weights, as records keep them.
+        num_classes: of labels 0 to num_classes - 1 that it takes as its third argument; None if it takes none.
+        at_once: whether it draws from a finite store, so that all images are to be asked for in one call.
+    """
+
+    sampling: Mapping[str, Any] = MappingProxyType({})
+    num_classes: int | None = None
+    at_once: bool = False
 
 
 @torch.no_grad()
