@@ -14,7 +14,6 @@ from torch import nn
 from fedgen.own_code import rank_zero_warn
 
 Backend = str | Callable[..., Any]
-GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
 _CODES = itertools.count()  # of functions with a code object each
 
 
@@ -63,7 +62,7 @@ class CompileSteps(Callback):
         self._compiled = {name: _TrainingForward(network, options) for name, network in found.items()}
         for name, network in found.items():
             self._replace(network, "forward", self._compiled[name])
-        if self.mode in GRAPH_MODES:
+        if self.mode in ("reduce-overhead", "max-autotune"):  # which record CUDA graphs
             self._replace(pl_module, "training_step", _marked(pl_module.training_step))
         self._is_checked = False
 

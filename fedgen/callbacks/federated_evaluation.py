@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 SIDE = 32  # pixels that smaller images are enlarged to
 REAL_ROWS, REAL_COLUMNS = 10, 10
-LIBRARIES = ("torch", "lightning", "numpy")
 
 
 def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "generated") -> Tensor:
@@ -410,7 +409,7 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:
     """Writes `federation.json` and, of images, `real.png`, with a row of images of each of up to ten clients."""
     versions = {"fedgen": __version__, "python": platform.python_version()}
-    content: dict[str, Any] = {"versions": versions | {name: version(name) for name in LIBRARIES}}
+    content: dict[str, Any] = {"versions": versions | {name: version(name) for name in ("torch", "lightning", "numpy")}}
     if isinstance(data, FederatedDataModule):
         with suppress(ValueError):  # data whose parts cannot be counted train and are scored all the same
             summary = PartitionSummary(data).to_json()

@@ -25,6 +25,7 @@ from fedgen.scores.frechet.corrected import FewImagesError
 from fedgen.seeds import subset
 
 Place = tuple[str, str]  # the names of split and embedding
+Device = torch.device | str
 Counts = int | Mapping[Place, int]  # numbers of generated images, of all or by place
 
 
@@ -255,12 +256,7 @@ class RealSide:
     """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give."""
 
     def __init__(
-        self,
-        plan: EvaluationPlan,
-        seed: int,
-        cache: FeatureCache | None = None,
-        batch_size: int = 64,
-        device: torch.device | str | None = None,
+        self, plan: EvaluationPlan, seed: int, cache: FeatureCache | None, batch_size: int, device: Device | None
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
         self.references: dict[Place, Reference] = {}

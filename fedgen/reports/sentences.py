@@ -37,7 +37,6 @@ LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's nam
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
 Bests = Mapping[str, ScoreRecord]  # one record of each column
 FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
-EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
@@ -359,7 +358,7 @@ def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     grids = sorted((folder / "samples").glob("round=*.png"))
     found = [f"{path}  # samples, above real images" for path in grids[-1:]]
     found += map(str, [*pictures, *sorted(folder.glob("*.html"))])
-    newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
+    newest = sorted(folder.rglob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime)
     found += [f"tensorboard --logdir {shlex.quote(str(path.parent))}" for path in newest[-1:]]
     tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
     return found + [f"{path}  # logged values" for path in tables[-1:]]

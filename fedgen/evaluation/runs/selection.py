@@ -23,7 +23,6 @@ from fedgen.scores import rankings
 Numbers = tuple[float, ...]
 ByColumn = dict[str, list[ScoreRecord]]
 Real = Literal["fixed", "sample"]  # these real images of the clients, or others that might have been drawn
-REALS: tuple[Real, ...] = get_args(Real)
 DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 
 
@@ -161,7 +160,7 @@ def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, s
     if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
         return "", ""
     by = f"by {name} " * bool(name)
-    known = [real for real in REALS if np.isfinite(covariance_of(records, real)).all()]
+    known = [real for real in get_args(Real) if np.isfinite(covariance_of(records, real)).all()]
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
     others = sets.get("sample", "")
     same = "" if others == sets["fixed"] else f" {others}"

@@ -36,7 +36,6 @@ WRITTEN = 10  # clients; of more the cells have no numbers
 CELL = 0.8  # inches of a cell with its number
 PANEL = 5.0, 7.5  # least and largest inches of a panel's side
 NUMBER = 0.62  # of the colours' range, above which numbers are white
-OUTLINE = "#c4560b"
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -393,7 +392,7 @@ def _draw_matrix(axes: Any, matrix: "ClientMatrix") -> None:
     image = axes.imshow(matrix.values.numpy(), cmap=worse, interpolation="nearest", aspect="auto")
     for row, column in matrix.own:
         corner = (column - 0.5, row - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=OUTLINE, linewidth=2))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=COLOURS["avg"], linewidth=2))
     if max(matrix.values.shape) <= WRITTEN:
         _write(axes, matrix, image)
     for names, place in ((matrix.clients, axes.set_xticks), (matrix.models, axes.set_yticks)):
