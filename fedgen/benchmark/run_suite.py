@@ -15,8 +15,7 @@ from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, Suite
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
-from fedgen.evaluation.audit.membership import audit_run
-from fedgen.evaluation.audit.nearest_images import draw_nearest
+from fedgen.evaluation.audit.membership import audit_run, draw_nearest
 from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.run_folder import Run

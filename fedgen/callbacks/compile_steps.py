@@ -14,9 +14,7 @@ from torch import nn
 from fedgen.own_code import rank_zero_warn
 
 Backend = str | Callable[..., Any]
-GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
 _CODES = itertools.count()  # of functions with a code object each
-HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing themselves
 
 
 class CompileSteps(Callback):
@@ -64,7 +62,7 @@ class CompileSteps(Callback):
         self._compiled = {name: _TrainingForward(network, options) for name, network in found.items()}
         for name, network in found.items():
             self._replace(network, "forward", self._compiled[name])
-        if self.mode in GRAPH_MODES:
+        if self.mode in ("reduce-overhead", "max-autotune"):  # which record CUDA graphs
             self._replace(pl_module, "training_step", _marked(pl_module.training_step))
         self._is_checked = False
 
@@ -162,7 +160,7 @@ def _chosen(module: LightningModule, names: Sequence[str] | None) -> dict[str, n
 def _trained_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The outermost parts that have parameters to train and compute something, with their dotted names."""
     for name, part in module.named_children():
-        if isinstance(part, HOLDERS):
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):  # which compute nothing themselves
             yield from _trained_parts(part, f"{prefix}{name}.")
         elif any(parameter.requires_grad for parameter in part.parameters()):
             yield prefix + name, part

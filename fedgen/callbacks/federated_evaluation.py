@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 SIDE = 32  # pixels that smaller images are enlarged to
 REAL_ROWS, REAL_COLUMNS = 10, 10
-LIBRARIES = ("torch", "lightning", "numpy")
 
 
 def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "generated") -> Tensor:
@@ -251,7 +250,7 @@ class FederatedEvaluation(Callback):
         is_first = trainer.is_global_zero
         keeps = any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
         checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
-        optimised_on = optional(pl_module, FederatedModule, "optimised_on")
+        optimised_on = list(optional(pl_module, FederatedModule, "optimised_on"))
         with paused(trainer), together(), _as_saved(trainer, pl_module):
             strategy = trainer.strategy
             personal: Personal = {}
@@ -259,11 +258,11 @@ class FederatedEvaluation(Callback):
                 personal_panels(trainer, self._models, pl_module, remote)  # which refuses scores that depend on them
             elif isinstance(strategy, FedAvgStrategy) and not strategy.local_only:
                 personal = strategy.personal_tensors
-            details = round, checkpoint, optimised_on, note
+            details: dict[str, Any] = {"checkpoint": checkpoint, "optimised_on": optimised_on, "note": note}
             if own := self._models.check(pl_module, personal):
-                evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
+                evaluation = self._models.evaluate(pl_module, sample, personal, own, round, **details)
             else:
-                evaluation = self.evaluator.evaluate(sample, *details, **self.evaluator.asked_of(pl_module))
+                evaluation = self.evaluator.evaluate(sample, round, **details, **self.evaluator.asked_of(pl_module))
             self._print_line(evaluation, round, is_first)
         if is_first:
             append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)
@@ -410,10 +409,10 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:
     """Writes `federation.json` and, of images, `real.png`, with a row of images of each of up to ten clients."""
     versions = {"fedgen": __version__, "python": platform.python_version()}
-    content: dict[str, Any] = {"versions": versions | {name: version(name) for name in LIBRARIES}}
+    content: dict[str, Any] = {"versions": versions | {name: version(name) for name in ("torch", "lightning", "numpy")}}
     if isinstance(data, FederatedDataModule):
         with suppress(ValueError):  # data whose parts cannot be counted train and are scored all the same
-            summary = PartitionSummary.of(data).to_json()
+            summary = PartitionSummary(data).to_json()
             content |= {name: summary[name] for name in ("classes", "clients")}
     rows = _real_rows(splits[0]) if splits and pictures else {}
     if rows:

@@ -50,12 +50,10 @@ def log_scores(
         between = "/" if isinstance(logger, TensorBoardLogger) else "_"
         logger.log_metrics({between.join(key): value for key, value in values.items()}, step=round)
         if isinstance(logger, TensorBoardLogger):
-            charts = {
-                score: ["Multiline", [f"{score}/{name}" for name in CHARTED if (score, name) in values]]
-                for score, _ in values
-            }
+            shown = {score: [f"{score}/{how}" for how in CHARTED if (score, how) in values] for score, _ in values}
+            charts = {score: ["Multiline", names] for score, names in shown.items()}
             logger.experiment.add_custom_scalars({"scores beside real images'": charts})
-        experiment = _experiment_of(logger)
+        experiment: Any = getattr(logger, "experiment", None)  # of Lightning's loggers; their base class asks for none
         if hasattr(experiment, "add_histogram"):
             for name, clients in spread.items():
                 experiment.add_histogram(f"{name}{between}clients", clients, round)
@@ -67,7 +65,7 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
-        experiment = _experiment_of(logger)
+        experiment: Any = getattr(logger, "experiment", None)  # as above
         if hasattr(experiment, "add_image"):  # TensorBoard
             experiment.add_image("samples", picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases
@@ -76,11 +74,6 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
             experiment.log_image(logger.run_id, pixels, key="samples", step=round)
         elif hasattr(experiment, "log_image"):  # Comet
             experiment.log_image(pixels, name="samples", step=round)
-
-
-def _experiment_of(logger: Any) -> Any:
-    """Return what a logger writes to; None for one that names none."""
-    return getattr(logger, "experiment", None)  # which Lightning's own loggers have and its base class does not ask for
 
 
 class Monitoring:
@@ -105,9 +98,8 @@ def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]
         if monitor in columns:
             found.append(callback)
         elif SCORE_LIKE.fullmatch(monitor):
-            raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, but the evaluation logs {', '.join(columns)}"
-            )
+            logged = ", ".join(columns)
+            raise ValueError(f"{type(callback).__name__} monitors {monitor!r}, but the evaluation logs {logged}")
     return found
 
 

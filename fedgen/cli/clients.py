@@ -100,7 +100,7 @@ def look_at_clients(asked: PartitionReport) -> None:
     from fedgen.io.files import require_writable
 
     folder = require_writable(asked.output or Path("checkpoints") / f"clients-{recipe.stem}")
-    _report(data, PartitionSummary.of(data), _measured(asked, data), folder)
+    _report(data, PartitionSummary(data), _measured(asked, data), folder)
 
 
 def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogeneity":

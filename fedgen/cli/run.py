@@ -153,7 +153,7 @@ def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     from fedgen.evaluation.own_models import matrix_table
     from fedgen.evaluation.runs.scores_file import MATRIX, MATRIX_PICTURE
     from fedgen.progress import make_console
-    from fedgen.reports.figures.client_scores import draw_matrices
+    from fedgen.reports.figures.curves import draw_matrices
 
     console = make_console()
     unbound = console.options.update(max_width=10_000)
@@ -433,8 +433,7 @@ def audit_models(
     if model is None and data is None:
         read_recipe(run / RECIPE)
     from fedgen.embeddings import FeatureCache
-    from fedgen.evaluation.audit.membership import audit_run, membership_table
-    from fedgen.evaluation.audit.nearest_images import draw_nearest
+    from fedgen.evaluation.audit.membership import audit_run, draw_nearest, membership_table
     from fedgen.progress import make_console
 
     module, clients = model_and_clients(run, model, data, device, {})

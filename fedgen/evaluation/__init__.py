@@ -6,8 +6,15 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
-    from fedgen.evaluation.audit.membership import MembershipAudit, audit_run, membership_inference, membership_table
-    from fedgen.evaluation.audit.nearest_images import NearestImages, draw_nearest, nearest_images
+    from fedgen.evaluation.audit.membership import (
+        MembershipAudit,
+        NearestImages,
+        audit_run,
+        draw_nearest,
+        membership_inference,
+        membership_table,
+        nearest_images,
+    )
     from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
     from fedgen.evaluation.federation_splits import splits_of
     from fedgen.evaluation.image_sampling import draw_images, mixture, sampler_of

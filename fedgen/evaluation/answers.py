@@ -28,22 +28,17 @@ def require_method(model: Any, method: str, gives: str, score: str) -> None:
 
 Inputs = Tensor | LazyInputs
 """Images uint8 [N, C, H, W], points float32 [N, D], texts int64 [N, T], or items of any structure, to be read."""
-Part = tuple[Any, Tensor | None, int]
-"""Some examples as models take them, their labels, and their number."""
+Part = tuple[Any, Tensor | None, int]  # some examples as models take them, their labels, and their number
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A model that is asked by its methods `example_losses(examples, labels, seed)`, which gives losses [N], and
-    `predictions(examples, labels, seed)`, which gives what a metric's `update` takes.
+    """A model that is asked about examples by its `example_losses` and `predictions` (examples, labels, seed)."""
 
-    Both get images [N, C, H, W] in [-1, 1], points [N, D] or texts [N, T], and their labels if the model has classes
-    (`num_classes`), otherwise None. Of data without images they get batches of at most 64 items in their place, of the
-    structure that `training_step` gets and on the module's device, without labels. Images on disk come by 64 too, and
-    are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
-    of one size are compared at common draws: each chunk has another seed, unless `example_losses` takes
-    `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
-    """
+    # Both get images [N, C, H, W] in [-1, 1], points [N, D] or texts [N, T], and labels if the model has classes; of
+    # other data batches of at most 64 items, as `training_step` gets them. Images on disk come by 64, too. What is
+    # drawn follows from the seed and the place of an example alone, so that sets of one size are compared at common
+    # draws: each chunk has another seed, unless `example_losses` takes `start`, the place of a chunk's first example.
 
     model: Any
     seed: int

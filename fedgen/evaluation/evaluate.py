@@ -13,17 +13,7 @@ from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, density_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
-from fedgen.evaluation.image_sampling import (
-    CHUNK,
-    SAMPLES,
-    ImageSampler,
-    Sample,
-    draw_images,
-    drawn_labels,
-    frequencies_of,
-    labels_problem,
-    sampler_of,
-)
+from fedgen.evaluation.image_sampling import CHUNK, SAMPLES, ImageSampler, Sample, draw_images, drawn_labels, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Counts, EvaluationPlan, Place, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
@@ -132,7 +122,7 @@ class Evaluator:
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self.num_generated = num_images if self.needs_images else 0
-        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
+        self._frequencies, self._seen = self.splits[0].label_frequencies, SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -194,7 +184,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            if problem := labels_problem(ImageSampler.of(sample), self._frequencies):
+            if problem := ImageSampler.of(sample).labels_problem(self._frequencies):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
@@ -221,7 +211,7 @@ class Evaluator:
 
     def draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
         """The arguments of `draw_images` for a stream; of a class-conditional model with the classes of the clients."""
-        asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
+        asked = None if ImageSampler.of(sample).labels_problem(self._frequencies) else self._frequencies
         return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
     def evaluate(
@@ -316,16 +306,9 @@ class Evaluator:
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""
         panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in among]
-        return Evaluator(
-            [split.of_one(place)],
-            embeddings=(),
-            num_images=self.num_images,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            device=self.device,
-            chunk=self.chunk,
-            presets=[panel for panel in panels if panel.choices],
-        )
+        same: dict[str, Any] = {"num_images": self.num_images, "seed": self.seed, "batch_size": self.batch_size}
+        same |= {"device": self.device, "chunk": self.chunk, "presets": [panel for panel in panels if panel.choices]}
+        return Evaluator([split.of_one(place)], embeddings=(), **same)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
@@ -342,8 +325,7 @@ class Evaluator:
 
     def _floor_records(self, name: str) -> list[ScoreRecord]:
         """The records of the scores that real images suffice for, in a generator's place, e.g. the "floor"."""
-        found: Found = {}
-        counts: dict[tuple[str, str], int] = {}
+        found, counts = Found(), dict[Place, int]()
         for split, panel in product(self.splits, self.panels):
             key = split.name, panel.embedding.name
             if (*key, name) not in self.real.stand_ins:

@@ -1,7 +1,6 @@
 """Splits of a federation: its clients' training and held-out images, and the three parts of those with a `split`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,15 +17,19 @@ from fedgen.seeds import subset
 _Numbered = tuple[int, Client]
 
 
-@dataclass(frozen=True)
 class _Pair:
     """A participating client and one that is not, with the positions that are scored, of each part equally many."""
 
-    seen: Client
-    unseen: Client
-    train: Tensor
-    held_out: Tensor
-    of_unseen: Tensor
+    def __init__(self, seen: _Numbered, unseen: _Numbered, seed: int) -> None:
+        self.seen, self.unseen = seen[1], unseen[1]
+        least = min(len(self.seen.train), len(self.seen.held_out), len(self.unseen.held_out))
+
+        def some(one: _Numbered, part: str) -> Tensor:
+            positions: Tensor = getattr(one[1], part)
+            return positions[subset(len(positions), least, seed, f"scored {part}", one[0])]
+
+        self.train, self.held_out = some(seen, "train"), some(seen, "held_out")
+        self.of_unseen = some(unseen, "held_out")
 
     @property
     def rest_of_seen(self) -> Tensor:
@@ -34,22 +37,11 @@ class _Pair:
         positions = self.seen.everything
         return positions[~torch.isin(positions, torch.cat([self.train, self.held_out]))]
 
-    def rests(self, seed: int, place: int) -> list[Tensor]:
-        """Draw either client's positions that are not scored, equally many, at (seed, place of the pair)."""
-        everything = self.unseen.everything
-        parts = {"seen": self.rest_of_seen, "unseen": everything[~torch.isin(everything, self.of_unseen)]}
-        least = min(map(len, parts.values()))
-        return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]
-
 
 def three_way_splits(data: FederatedDataModule) -> list[Split]:
-    """part_train, part_val and unpart, client by client of the same number of images, with controls.
-
-    "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
-    part_train, images that participating clients train on; part_val, images that they hold out; unpart, held-out images
-    of clients that never train. The score to a pool of clients falls with their number, and a biased score with the
-    number of images, for every generator alike: splits that are not matched show gaps where there are none.
-    """
+    """part_train, part_val and unpart, client by client of the same number of images, with controls."""
+    # Section 2 of Yuan et al. 2022 (arXiv 2110.14216). The score to a pool of clients falls with their number, and a
+    # biased one with the number of images, whatever the generator: unmatched splits show gaps where there are none.
     assert data.split is not None
     roles, wanted, seed = data.roles, data.split.eval_clients, data.seed
     seen, notes = _able(data.clients, roles.participating, ("train", "held_out"), "participating")
@@ -58,7 +50,7 @@ def three_way_splits(data: FederatedDataModule) -> list[Split]:
     if wanted and count < wanted:
         say = f"eval_clients={wanted}, but {count} can be matched: {len(seen)} participating clients can be scored"
         warn(f"{say}, and {len(unseen)} others")
-    pairs = [_cut(*pair, seed) for pair in zip(_drawn(seen, count, seed), _drawn(unseen, count, seed))]
+    pairs = [_Pair(*pair, seed) for pair in zip(_drawn(seen, count, seed), _drawn(unseen, count, seed))]
     stand_ins = _controls(data, pairs)
 
     def split(name: str, clients: list[Client], parts: list[Tensor], note: str = notes) -> Split:
@@ -97,16 +89,6 @@ def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbere
     return sorted((clients[place] for place in chosen), key=lambda one: -len(one[1].held_out))
 
 
-def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:
-    least = min(len(seen[1].train), len(seen[1].held_out), len(unseen[1].held_out))
-
-    def some(one: _Numbered, part: str) -> Tensor:
-        positions: Tensor = getattr(one[1], part)
-        return positions[subset(len(positions), least, seed, f"scored {part}", one[0])]
-
-    return _Pair(seen[1], unseen[1], some(seen, "train"), some(seen, "held_out"), some(unseen, "held_out"))
-
-
 def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, StandIn]:
     """The stand-ins by name; a control that no image is left for is not among them."""
     scored = {id(client) for pair in pairs for client in (pair.seen, pair.unseen)}
@@ -114,13 +96,18 @@ def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, St
     def of_others(clients: Sequence[Client]) -> list[Tensor]:
         return [one.everything for one in clients if id(one) not in scored]
 
-    rests = [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
+    rests: list[Tensor] = []  # what is not scored of a pair's clients, equally many of both
+    for place, pair in enumerate(pairs):
+        everything = pair.unseen.everything
+        parts = {"seen": pair.rest_of_seen, "unseen": everything[~torch.isin(everything, pair.of_unseen)]}
+        least = min(map(len, parts.values()))
+        rests += [part[subset(len(part), least, data.seed, f"rest of {name}", place)] for name, part in parts.items()]
     positions = {
         FLOOR: rests + of_others(data.everyone),
         PARTICIPANTS: [pair.rest_of_seen for pair in pairs] + of_others(data.clients),
         MEMORISER: [pair.train for pair in pairs],
     }
-    found = {name: torch.cat(parts) for name, parts in positions.items()}
+    found = {name: torch.cat(own) for name, own in positions.items()}
     return {name: _stand_in(data.examples, chosen) for name, chosen in found.items() if len(chosen) >= LEAST}
 
 

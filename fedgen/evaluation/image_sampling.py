@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedgen.data.optional_attributes import optional
 from fedgen.data.text import encode_all, widened
 from fedgen.evaluation.records import sampling_of
-from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.optional_hooks import GenerativeModel
@@ -55,12 +54,21 @@ class ImageSampler:
         return {name: value for name, value in asked.items() if name in self.takes}
 
     def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        """Draw images; image i is of class labels[i] where labels are given."""
+        """Draw images, or texts as tokens; image i is of class labels[i] where labels are given."""
         with self.context():
-            images = self.draw(num_images, **self.given(draws, labels))
-        images = _encoded(images)
-        _check(images, num_images, self.name)
-        return images
+            made = self.draw(num_images, **self.given(draws, labels))
+        return _checked(made, num_images, self.name)
+
+    def labels_problem(self, frequencies: LabelFrequencies | None) -> str:
+        """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
+        if self.num_classes is None:
+            return (
+                "needs images of given classes, and this model is unconditional: use one with num_classes and"
+                " sample(num_images, generator, labels), or leave the score out"
+            )
+        wanted = 0 if frequencies is None else frequencies.num_classes
+        known = 0 < wanted <= self.num_classes
+        return "" if known else f"needs a model of the data's {wanted} classes, and this one has {self.num_classes}"
 
 
 class DescribedSampler:
@@ -129,9 +137,8 @@ def draw_images(
         draws = generator(seed, "sample", stream, round, i)
         given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
         with sampler.context():
-            part = sampler.draw(chunk, **given)
-        part = _encoded(part)
-        _check(part, chunk, sampler.name)
+            made = sampler.draw(chunk, **given)
+        part = _checked(made, chunk, sampler.name)
         if part.dtype == torch.int64:
             return part.cpu()
         if part.ndim == 4:
@@ -158,13 +165,10 @@ def draw_images(
     return images
 
 
-def _encoded(made: Any) -> Any:
-    """Return what a sampler gave, texts as tokens."""
-    are_texts = isinstance(made, list | tuple) and all(isinstance(one, str) for one in made)
-    return encode_all(made) if are_texts else made
-
-
-def _check(made: Any, count: int, whose: str) -> None:
+def _checked(made: Any, count: int, whose: str) -> Tensor:
+    """The images, points or texts' tokens that a sampler gave."""
+    if isinstance(made, list | tuple) and all(isinstance(one, str) for one in made):
+        made = encode_all(made)
     wanted = (
         f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D], or a"
         " list of strings"
@@ -176,6 +180,7 @@ def _check(made: Any, count: int, whose: str) -> None:
         raise ValueError(f"{wanted}, and gave {list(made.shape)}")
     if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
         raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
+    return made
 
 
 def sampler_of(module: nn.Module) -> ImageSampler:
@@ -227,26 +232,6 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         return torch.cat(parts)[torch.randperm(num_images, generator=generator)]
 
     return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))
-
-
-def frequencies_of(split: Split) -> LabelFrequencies | None:
-    if split.labels is None:
-        return None
-    found = LabelFrequencies(len(split.classes))
-    found.counts.copy_(torch.bincount(split.labels, minlength=len(split.classes)))
-    return found
-
-
-def labels_problem(sampler: ImageSampler, frequencies: LabelFrequencies | None) -> str:
-    """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
-    classes = sampler.num_classes
-    if classes is None:
-        return (
-            "needs images of given classes, and this model is unconditional: use one with num_classes and"
-            " sample(num_images, generator, labels), or leave the score out"
-        )
-    wanted = 0 if frequencies is None else frequencies.num_classes
-    return "" if 0 < wanted <= classes else f"needs a model of the data's {wanted} classes, and this one has {classes}"
 
 
 def drawn_labels(

@@ -54,8 +54,7 @@ PROBE = "own models"  # names the draws of such a trial
 MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
 
 Tensors = Mapping[str, Tensor]
-Personal = Mapping[int, Tensors]
-"""Clients' tensors by name, by their numbers among the clients that train."""
+Personal = Mapping[int, Tensors]  # clients' tensors by name, by their numbers among the clients that train
 
 
 class SingleClients:
@@ -109,15 +108,7 @@ class OwnModels:
         self._singles: dict[tuple[str, ...], SingleClients] = {}
 
     def evaluate(
-        self,
-        module: nn.Module,
-        sample: Sample,
-        personal: Personal,
-        own: Sequence[Panel],
-        round: int,
-        checkpoint: str | None = None,
-        optimised_on: Sequence[str] = (),
-        note: str = "",
+        self, module: nn.Module, sample: Sample, personal: Personal, own: Sequence[Panel], round: int, **details: Any
     ) -> Evaluation:
         """The scores of a model on whose clients' tensors those in some embeddings hang, as `check` found."""
         evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
@@ -127,21 +118,19 @@ class OwnModels:
             found |= evaluator.real.scores(made, **asked)
             first = first if len(first) else made.images
         names = tuple(panel.embedding.name for panel in own)
-        if names not in self._singles:
-            self._singles[names] = SingleClients(evaluator, self._splits, own)
-        singles, trained = self._singles[names], evaluator.trained or []
+        singles = self._singles.setdefault(names, SingleClients(evaluator, self._splits, own))
+        trained = evaluator.trained or []
         by_name = {trained[number]: tensors for number, tensors in personal.items()}
         each, drawn = -(-evaluator.num_images // len(singles.places)), []
         for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
             with own_in_place(module, by_name.get(client, {})):
                 drawn.append(singles.score(client, module, round)[:each])
         mine, images = singles.take(), torch.stack(drawn, 1).flatten(0, 1)  # of the clients in turn
-        sampling = dict(optional(sample, DescribedSampler, "sampling"))
-        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "sampling": sampling}
+        details |= {"round": round, "sampling": dict(optional(sample, DescribedSampler, "sampling"))}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
-        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
-        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
+        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, **details)
+        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, **{**details, "note": OWN_NOTE})
         return Evaluation(records, images if len(images) else first)
 
     def check(self, module: nn.Module, personal: Personal) -> list[Panel]:
@@ -163,11 +152,8 @@ class OwnModels:
         """The embeddings whose scores change when tensors move a little: what to expect before training moves them."""
         with isolated():
             seed_all(self.evaluator.seed, "moved")
-            moved = {
-                name: tensor.detach() + MOVE * torch.randn_like(tensor)
-                for name, tensor in tensors.items()
-                if tensor.is_floating_point() or tensor.is_complex()
-            }
+            floats = {name: own for name, own in tensors.items() if own.is_floating_point() or own.is_complex()}
+            moved = {name: own.detach() + MOVE * torch.randn_like(own) for name, own in floats.items()}
         return self._changed(module, [moved])
 
     def refuse(self, own: Sequence[Panel]) -> None:
@@ -193,11 +179,9 @@ class OwnModels:
                 continue
             server, again = self._answer(module, {}, on_model), self._answer(module, {}, on_model)
             reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
-            if any(
-                not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
-                for own in models
-                for answer, expected, reach in zip(self._answer(module, own, on_model), server, reaches)
-            ):
+            answers = (zip(self._answer(module, own, on_model), server, reaches) for own in models)
+            alike = (torch.allclose(a, b, rtol=0, atol=reach, equal_nan=True) for own in answers for a, b, reach in own)
+            if not all(alike):
                 found += panels
         return found
 

@@ -13,10 +13,10 @@ from fedgen.embeddings import FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import FLOOR, Columns, ScoreRecord
+from fedgen.evaluation.records import CONTROLS, FLOOR, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference, check_clients_of, check_count
 from fedgen.evaluation.score_choice import ScoreChoice, applies, check_aggregates, check_distinct, choose_aggregates
-from fedgen.evaluation.splits import CONTROLS, LEAST, Split, StandIn, name_clients
+from fedgen.evaluation.splits import LEAST, Split, StandIn, name_clients
 from fedgen.own_code import warn
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights, kept_influences, name_weights
@@ -24,12 +24,9 @@ from fedgen.scores.definition import Needs
 from fedgen.scores.frechet.corrected import FewImagesError
 from fedgen.seeds import subset
 
-Place = tuple[str, str]
-"""The names of split and embedding."""
-Counts = int | Mapping[Place, int]
-"""Numbers of generated images, of all or by place."""
-Features = dict[Place, tuple[Tensor, Tensor | None]]
-"""Features of generated images, or images for a panel that takes those, and the labels they were asked for."""
+Place = tuple[str, str]  # the names of split and embedding
+Device = torch.device | str
+Counts = int | Mapping[Place, int]  # numbers of generated images, of all or by place
 
 
 class EvaluationPlan:
@@ -53,11 +50,8 @@ class EvaluationPlan:
         self.columns = Columns(self.splits[0].name, self.panels[0].embedding.name)
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
-        self.places: dict[Place, tuple[Split, Panel]] = {
-            (split.name, panel.embedding.name): (split, panel)
-            for split, panel in product(self.splits, self.panels)
-            if self.choices(split, panel)
-        }
+        scored = [(split, panel) for split, panel in product(self.splits, self.panels) if self.choices(split, panel)]
+        self.places = {(split.name, panel.embedding.name): (split, panel) for split, panel in scored}
 
     def _check(self) -> None:
         if self.num_images < 2:
@@ -71,7 +65,6 @@ class EvaluationPlan:
         if self.controls:
             self._check_controls()
         self._check_held_out()
-        self._check_tested()
         self._check_classes()
         check_distinct("column", [name for name, _ in self.filled()])
         check_aggregates(self.aggregates, self.all_choices)
@@ -124,16 +117,14 @@ class EvaluationPlan:
                 f" ones of the same clients, and {why}: let each client hold out at least two images (held_out of the"
                 " data module, min_examples of the partition), or leave the score out"
             )
-
-    def _check_tested(self) -> None:
         for score in self.asking("labels"):
-            if (held_out := self.held_out) is None:
+            if held_out is None:
                 raise ValueError(
                     f"score {score} tests a classifier on the clients' held-out images, and there is no split"
                     f" {REPORT!r}: let each client hold out at least two images (held_out of the data module), or leave"
                     " the score out"
                 )
-            self._check_labels(score, (self.splits[0], held_out), held_out, 2)
+            self._check_labels(score, (first, held_out), held_out, 2)
 
     def _check_classes(self) -> None:
         """Check the classes of scores that compare images with their labels' prompts, on every split."""
@@ -181,11 +172,8 @@ class EvaluationPlan:
     def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""
         where = {"held out": split is self.splits[0], "labels": split.name in HELD_OUT}
-        return [
-            choice
-            for choice in panel.choices
-            if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
-        ]
+        measured = [choice for choice in panel.choices if where.get(choice.needs, True)]
+        return [choice for choice in measured if (split.name, choice.name) not in self._left_out]
 
     def leave_out(self, split: Split, panel: Panel, error: FewImagesError) -> None:
         """Measure scores that need many images no more on a split, whose clients have too few."""
@@ -207,7 +195,7 @@ class EvaluationPlan:
         for (gap, sides), panel in product(GAPS.items(), self.panels):
             if set(sides) <= splits.keys():
                 better, worse = (self.choices(splits[name], panel) for name in sides)
-                for choice in (choice for choice in better if choice in worse):
+                for choice in (choice for choice in better if choice in worse and choice.definition.has_distribution):
                     score = self.columns.score(gap, panel.embedding.name, choice.name)
                     yield from ((f"{score}_{name}", False) for name in GAP_AGGREGATES)
 
@@ -227,7 +215,7 @@ def records_of(
         details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
         over_clients = score.errors_over_clients
         for aggregate in (name for name in aggregates if name in score.values):
-            own = details | {"error_over_clients": over_clients.get(aggregate)}
+            own = {"num_clients": len(client_names), **details, "error_over_clients": over_clients.get(aggregate)}
             if aggregate == "avg" and len(score.per_client):
                 errors = [] if score.client_errors is None else score.client_errors.tolist()
                 own |= {"per_client": score.per_client.tolist(), "per_client_errors": errors}
@@ -260,7 +248,7 @@ def remarks_by_score(
 class StreamImages:
     """Generated images of one stream, and their features by split and embedding."""
 
-    features: Features
+    features: dict[Place, tuple[Tensor, Tensor | None]]  # or images, where scores take those, and the labels asked for
     images: Tensor
 
 
@@ -268,12 +256,7 @@ class RealSide:
     """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give."""
 
     def __init__(
-        self,
-        plan: EvaluationPlan,
-        seed: int,
-        cache: FeatureCache | None = None,
-        batch_size: int = 64,
-        device: torch.device | str | None = None,
+        self, plan: EvaluationPlan, seed: int, cache: FeatureCache | None, batch_size: int, device: Device | None
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
         self.references: dict[Place, Reference] = {}
@@ -343,9 +326,8 @@ class RealSide:
                 dim = 0 if panel.on_images else features[id(split.images)].shape[1]
                 for choice in choices if dim else ():
                     if plan.num_images < choice.definition.least_images(dim):
-                        raise FewImagesError(
-                            f"the generated set (num_images) of score {choice.name}", plan.num_images, dim
-                        )
+                        whose = f"the generated set (num_images) of score {choice.name}"
+                        raise FewImagesError(whose, plan.num_images, dim)
                 return Reference(parts, choices, plan.weights, plan.aggregates, *more)
         except FewImagesError as error:
             named = error.of_client([f"client {name!r} of split {split.name!r}" for name in split.client_names])
@@ -356,10 +338,8 @@ class RealSide:
 
     def scores(self, made: StreamImages, **asked: Any) -> Found:
         """The scores of generated images, and of what is `asked` of their model."""
-        return {
-            key: self.score(*self.plan.places[key], features, labels=labels, **asked)
-            for key, (features, labels) in made.features.items()
-        }
+        found, places = made.features.items(), self.plan.places
+        return {key: self.score(*places[key], features, labels=labels, **asked) for key, (features, labels) in found}
 
     def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         """The scores of generated features on a split; none where none of the panel's is measured there."""
@@ -381,21 +361,16 @@ class RealSide:
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
-            records += self._records(scores, panels[embedding], name, [splits[name]], counts, details)
-        for embedding, panel in panels.items():
-            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in _gaps_of(by_split).items():
-                records += self._records(scores, panel, gap, [splits[name] for name in GAPS[gap]], counts, details)
+            records += self._records(scores, panels[embedding], [splits[name]], counts, split=name, **details)
+        for panel, (gap, sides) in product(self.plan.panels, GAPS.items()):
+            better, worse = ({one.name: one for one in found.get((name, panel.embedding.name), ())} for name in sides)
+            names = [choice.name for choice in panel.choices if choice.definition.has_distribution]
+            if scores := [_gap(better[name], worse[name]) for name in names if name in better and name in worse]:
+                records += self._records(scores, panel, [splits[side] for side in sides], counts, split=gap, **details)
         return [self.described(record) for record in records]
 
     def _records(
-        self,
-        scores: Sequence[FederatedScore],
-        panel: Panel,
-        place: str,
-        sides: Sequence[Split],
-        counts: Counts,
-        details: Mapping[str, Any],
+        self, scores: Sequence[FederatedScore], panel: Panel, sides: Sequence[Split], counts: Counts, **details: Any
     ) -> list[ScoreRecord]:
         """The records of scores on a split, or of a gap between two, of which the worse comes last."""
         embedding, split, remarks = panel.embedding, sides[-1], dict[str, str]()
@@ -404,13 +379,11 @@ class RealSide:
         if len(sides) == 1 and not panel.on_images:  # of a gap the sizes' bias cancels
             remarks = remarks_by_score(panel.choices, embedding.dim, made, self.recorded_counts(split))
         common = {
-            "split": place,
             "embedding": embedding.name,
             "embedding_fingerprint": embedding.fingerprint(),
             "embedding_settings": dict(embedding.settings),
             "reference": split.reference,
             "num_generated": made,
-            "num_clients": len(names),
             "seed": self.seed,
             "weights": name_weights(self.plan.weights),
             **details,
@@ -427,16 +400,6 @@ class RealSide:
             return images if self.device is None else images.to(self.device)
         name = panel.embedding.name
         return embed(panel.embedding, images, self.batch_size, self.device, f"embedding {what} {name}", cache)
-
-
-def _gaps_of(scores: Mapping[str, Sequence[FederatedScore]]) -> dict[str, list[FederatedScore]]:
-    """The gaps, by name, of the scores that both of their splits have."""
-    by_name = {split: {score.name: score for score in found} for split, found in scores.items()}
-    return {
-        name: [_gap(score, by_name[worse][score.name]) for score in scores[better] if score.name in by_name[worse]]
-        for name, (better, worse) in GAPS.items()
-        if better in scores and worse in scores
-    }
 
 
 def _gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:

@@ -77,7 +77,12 @@ def say_sampling(settings: Mapping[str, Any]) -> str:
 
 
 MODEL, FLOOR = "model", "floor"
-PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
+PARTICIPANTS, MEMORISER = "participants", "memoriser"
+CONTROLS = {  # of three-way splits
+    FLOOR: "images of all clients that are not scored, in a generator's place",
+    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
+    MEMORISER: "the very images of part_train, in a generator's place",
+}
 FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
@@ -346,5 +351,4 @@ _HINTS: dict[str, Any] = {
     "checkpoint": Annotated[_Text, Fits(is_file_name, "file's name")] | None,
     "higher_is_better": bool,
 }
-_FIELDS = {name: checker(hint) for name, hint in _HINTS.items()}
-"""What each field of a record must be."""
+_FIELDS = {name: checker(hint) for name, hint in _HINTS.items()}  # what each field of a record must be

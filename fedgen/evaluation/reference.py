@@ -10,12 +10,11 @@ from fedgen.data.lazy_examples import LazyInputs
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_aggregates, choose_scores, with_further
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
-from fedgen.scores.aggregate import Weights, joined, resolve_weights
+from fedgen.scores.aggregate import OverClients, Weights, joined, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ModelAnswers, TextFeatures
 from fedgen.statistics import Gaussian
 
-Found = dict[tuple[str, str], list[FederatedScore]]
-"""Scores of one generated set, by the names of split and embedding."""
+Found = dict[tuple[str, str], list[FederatedScore]]  # scores of one generated set, by the names of split and embedding
 
 
 class Reference:
@@ -131,20 +130,19 @@ def scaled(score: FederatedScore, factor: float) -> FederatedScore:
     if factor == 1:
         return score
 
-    def times(values: Mapping[str, float]) -> dict[str, float]:
-        return {key: value * factor for key, value in values.items()}
+    def times(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: times(part) for key, part in value.items()}
+        return value.times(factor) if isinstance(value, OverClients) else value * factor
 
-    return replace(
-        score,
-        per_client=score.per_client * factor,
-        values=times(score.values),
-        errors=times(score.errors),
-        terms={term: times(values) for term, values in score.terms.items()},
-        error_parts={side: times(values) for side, values in score.error_parts.items()},
-        client_errors=None if score.client_errors is None else score.client_errors * factor,
-        over_clients=score.over_clients and score.over_clients.times(factor),
-        client_error_parts={side: part * factor for side, part in score.client_error_parts.items()},
-    )
+    kept = {
+        "name",
+        "higher_is_better",
+        "notes",
+        "real_influences",
+    }  # the last take their unit from the errors
+    found = {name: value for name, value in vars(score).items() if name not in kept and value is not None}
+    return replace(score, **{name: times(value) for name, value in found.items()})
 
 
 def shared(clients: Sequence[Any]) -> Sequence[Any]:

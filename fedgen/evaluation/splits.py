@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,11 +13,10 @@ from fedgen.data import Examples
 from fedgen.data.examples import kind_of
 from fedgen.data.items import ITEM
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
-from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.foreign_text import listed
+from fedgen.models.label_frequencies import LabelFrequencies
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
-CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +119,15 @@ class Split:
         """The kind of the clients' data: "images", "points", "texts", or "items" of any other structure."""
         return kind_of(self.images)
 
+    @property
+    def label_frequencies(self) -> LabelFrequencies | None:
+        """The frequencies of the classes among the images; None where they have no labels."""
+        if self.labels is None:
+            return None
+        found = LabelFrequencies(len(self.classes))
+        found.counts.copy_(torch.bincount(self.labels, minlength=len(self.classes)))
+        return found
+
     def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:
         """The first images and their labels; items without images to be read later."""
         own, labels = slice(0, count), None if self.labels is None else self.labels[:count]
@@ -131,12 +140,8 @@ class Split:
         clients = len(self.counts)
         chosen = range(clients) if clients <= count else [place * clients // count for place in range(count)]
         starts = [sum(self.counts[:client]) for client in chosen]
-        places = [
-            start + number
-            for number in range(-(-count // len(starts)))
-            for start, client in zip(starts, chosen)
-            if number < self.counts[client]
-        ]
+        turns = product(range(-(-count // len(starts))), zip(starts, chosen))
+        places = [start + number for number, (start, client) in turns if number < self.counts[client]]
         return self.images[torch.tensor(places[:count])]
 
     @property

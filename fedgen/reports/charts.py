@@ -102,8 +102,7 @@ def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
 
 def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any]]:
     lines = []
-    for aggregate in dict.fromkeys(record.aggregate for record in group):
-        own = [record for record in group if record.aggregate == aggregate]
+    for aggregate, own in grouped(group, lambda record: record.aggregate).items():
         models = sorted((record for record in own if record.is_model), key=_round)
         real = next((record for record in own if record.is_floor), None)
         floor = real and {"value": plain(real.value), "error": plain(real.standard_error), "images": real.num_generated}
@@ -186,7 +185,7 @@ def facts(contents: Contents) -> list[tuple[str, str]]:
     for name in ("epsilon", "delta", "statistics_epsilon", "statistics_delta"):
         if name in contents.series:
             found.append((name.replace("_", " "), say_number(contents.series[name].values[-1])))
-    found += [(f"version of {name}", text) for name, text in contents.versions.items()]
+    found += [(f"version of {name}", text) for name, text in contents.kept.versions.items()]
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
 

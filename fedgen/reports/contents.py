@@ -157,7 +157,6 @@ class Contents:
     controls: Controls = field(default_factory=dict)
     recipe: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
     series: dict[str, LoggedSeries] = field(default_factory=dict)
     are_rounds: bool = True
     samples: list[Picture] = field(default_factory=list)
@@ -245,7 +244,6 @@ def _read_clients(found: Contents) -> None:
     partition, roster = found.folder / PARTITION, found.folder / ROSTER
     with _noted(found, "clients"):
         found.kept = read_kept(found.folder)
-    found.versions = found.kept.versions
     if not found.kept.clients and partition.exists():
         from fedgen.clients.partitions import load_partition  # with torch, which most pages are written without
 
@@ -296,7 +294,7 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
         sets = [(str(one["name"]), one.get("count")) for one in content.get("sets", [])]
         if wrong := fault([count for _, count in sets], list[Annotated[float, Between(0, 2**63)] | None]):
             raise ValueError(f"the sets' count {wrong}; give numbers of images, or null")
-        found.versions = {"fedgen": str(content.get("fedgen", "unknown"))}
+        found.kept.versions = {"fedgen": str(content.get("fedgen", "unknown"))}
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} holds no scores of `fedgen evaluate --generated` ({error!r})") from error
     found.kind, found.settings = "images", settings
@@ -318,8 +316,8 @@ def _read_results(found: Contents, pictures: Pictures) -> None:
         with _noted(found, "conclusions"):
             lines = filter(None, read_regular(path).decode(errors="replace").splitlines())
             found.said = [shorten(line, LONGEST_CONCLUSION) for line in lines][:MOST_CONCLUSIONS] or found.said
-    versions = content.get("versions")
-    found.versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
+    if isinstance(versions := content.get("versions"), dict):
+        found.kept.versions = {str(name): str(text) for name, text in versions.items()}
     found.figures = _figures(pictures, sorted(found.folder.glob("*.png"))[:MOST_FIGURES])
     found.below = sorted(str(path.parent) for path in found.folder.glob(f"*/**/{SCORES_FILE}"))
     found.missing["curves over rounds"] = "an experiment keeps numbers and a figure; its runs are in folders below it"
@@ -341,7 +339,7 @@ def _say_missing(found: Contents) -> None:
         found.missing["bytes sent"] = "the folder has no state.txt, which FedAvgStrategy with RoundCheckpoint leaves"
     if not any("epsilon" in name for name in series):
         found.missing["epsilon"] = "nothing was logged of it: training without privacy, or without a logger"
-    if not found.versions:
+    if not found.kept.versions:
         found.missing["versions"] = "the folder keeps none (a run of an earlier release)"
     if found.kept.clients and not found.kept.classes:
         found.missing["labels of clients"] = "not kept: data without labels, remote clients, or an earlier release"

@@ -19,11 +19,11 @@ from fedgen.evaluation.runs.selection import (
     ByColumn,
     Comparison,
     aggregates_compared,
+    best_in_words,
     best_records,
     covariance_of,
     default_column,
-    say_best_set,
-    say_best_value,
+    trained,
     unmarked,
 )
 from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
@@ -37,7 +37,6 @@ from fedgen.scores.rankings import Z, best_set, winner
 
 Bests = Mapping[str, ScoreRecord]  # one record of each column
 FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
-EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
@@ -92,27 +91,21 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
     # first the column that checkpoints are chosen by
     main = [one for one in compared if everything[one.first_column][0].split == split]
     main.sort(key=lambda one: one.second_column != default)
-    known = floors_of(records)
-    floors = {
-        name: known[one.column]
-        for name, one in best.items()
-        if one.column in known and math.isfinite(one.value) and math.isfinite(known[one.column].value)
-    }
+    known = {column: floor for column, floor in floors_of(records).items() if math.isfinite(floor.value)}
+    floors = {name: known[one.column] for name, one in best.items() if one.column in known and math.isfinite(one.value)}
     group = load_influences(Path(run), columns[name])
-    among, interval_of_best = say_best_set(group, name), say_best_value(group)
+    among, within = best_in_words(group, name)
     number = len(columns[name])
     best_by = f"the best of {number} by" if number > 1 else "the one that was scored:"
     rounds = sorted({record.round or 0 for group in columns.values() for record in group})
     scored = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     parts = {
-        "Take": [
-            f"Round {chosen.round}, {best_by} {_value(name, chosen)}{interval_of_best and f'; {interval_of_best}'}."
-        ],
+        "Take": [f"Round {chosen.round}, {best_by} {_value(name, chosen)}{within and f'; {within}'}."],
         "As good": [among] if among else [],
         "Caution": _cautions(models),
         "Real images": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
         "Held out": _by_held_out(columns, best, chosen),
-        "avg and all": [line for one in main if _differ_at_all(columns, one) for line in _of_score(best, one)],
+        "avg and all": [line for one in main for line in _of_score(columns, best, one)],
         "Clients": _served(records, chosen.round),
         "New clients": _unseen(models, chosen.round),
         "Other scores": _alone({key: one for key, one in best.items() if key != name}, compared, split),
@@ -124,8 +117,7 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
 
 def _trained(columns: ByColumn) -> ByColumn:
     """The records of models that were trained, by column; only columns that have some."""
-    trained = ((name, [r for r in group if r.round is not None and r.round >= 0]) for name, group in columns.items())
-    return {name: group for name, group in trained if group}
+    return {name: own for name, group in columns.items() if (own := trained(group))}
 
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
@@ -150,34 +142,24 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
     return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
 
 
-def _differ_at_all(columns: ByColumn, comparison: Comparison) -> bool:
-    """Whether avg and all are two numbers: of a score of the generated set alone they are one."""
-    first, second = (columns.get(name, []) for name in (comparison.first_column, comparison.second_column))
-    return any(one.value != other.value for one, other in zip(first, second))
-
-
-def _of_score(best: Bests, comparison: Comparison) -> list[str]:
+def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[str]:
     """Say which checkpoint each aggregate of a score prefers, and how many pairs the two order differently."""
     names = comparison.first_column, comparison.second_column
-    if not set(names) <= best.keys():
+    values = zip(*(columns.get(name, []) for name in names))
+    if all(one.value == other.value for one, other in values):  # as of a score of the generated set alone
         return []
     first, second = (best[name] for name in names)
-    values = [_value(name, record) for name, record in zip(names, (first, second))]
+    avg, of_all = _value(names[0], first), _value(names[1], second)
     if comparison.checkpoints < 2:
-        return [f"{values[0]}, {values[1]}."]
+        return [f"{avg}, {of_all}."]
     if first.round == second.round:
-        lines = [f"Both prefer round {first.round}: {values[0]}, {values[1]}."]
+        lines = [f"Both prefer round {first.round}: {avg}, {of_all}."]
     else:
-        clear = any(
-            {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.holds
-            for pair in comparison.pairs
-        )
-        how = (
-            "Both orders hold with 95 %, so the choice of the aggregate decides."
-            if clear
-            else "These scores cannot tell which is better: one of the orders may be chance."
-        )
-        both = f"{names[0]} prefers round {first.round} ({values[0]}), {names[1]} round {second.round} ({values[1]})"
+        how = "These scores cannot tell which is better: one of the orders may be chance."
+        sure = [{pair.better_by_first, pair.better_by_second} for pair in comparison.pairs if pair.holds]
+        if {first.round, second.round} in sure:
+            how = "Both orders hold with 95 %, so the choice of the aggregate decides."
+        both = f"{names[0]} prefers round {first.round} ({avg}), {names[1]} round {second.round} ({of_all})"
         lines = [f"{both}. {how}"]
     return [*lines, f"{say_pairs(comparison)}."] if comparison.checkpoints > 2 else lines
 
@@ -185,11 +167,9 @@ def _of_score(best: Bests, comparison: Comparison) -> list[str]:
 def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:
     """The best by each score of the first split that has one aggregate alone."""
     paired = {name for one in compared for name in (one.first_column, one.second_column)}
-    return [
-        f"{_value(name, one)} at round {one.round} is the best."
-        for name, one in best.items()
-        if name not in paired and one.aggregate in ("avg", "all") and one.score != BALANCED and one.split == split
-    ]
+    usual = {name: one for name, one in best.items() if one.aggregate in ("avg", "all") and one.score != BALANCED}
+    alone = {name: one for name, one in usual.items() if name not in paired and one.split == split}
+    return [f"{_value(name, one)} at round {one.round} is the best." for name, one in alone.items()]
 
 
 def _value(name: str, record: ScoreRecord) -> str:
@@ -241,8 +221,7 @@ def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[st
 
 
 def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """Say which client is served worst and which best, of the first score that has clients' values: relative to each
-    client's own floor, where there is one."""
+    """Say which client is served worst and which best by the first score, relative to its floor where it has one."""
     own = [r for r in records if r.is_model and r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
     record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
     if record is None or not any(map(math.isfinite, record.per_client)):
@@ -255,18 +234,18 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
         errors = np.hypot(errors, floor.per_client_errors or 0.0)
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
-    worst, best = (
-        _leading(record, side, best_set(side.tolist(), errors)) if np.isfinite(errors).all() else ""
-        for side in (-badness, badness)
-    )
+    worst, best = (_leading(record, side, errors) for side in (-badness, badness))
     if not (worst and best):
         return [f"{start}, it cannot be told which client is served worst."]
     return [f"{start}, client {worst} is served worst and client {best} best."]
 
 
-def _leading(record: ScoreRecord, badness: NDArray[np.float64], mask: NDArray[np.bool_]) -> str:
+def _leading(record: ScoreRecord, badness: NDArray[np.float64], errors: NDArray[np.float64]) -> str:
     """The client of the least value, and how many others may have a smaller mean; "" where each of the clients may."""
-    others, place = int(mask.sum()) - 1, int(badness.argmin())
+    if not np.isfinite(errors).all():
+        return ""
+    mask, place = best_set(badness.tolist(), errors), int(badness.argmin())
+    others = int(mask.sum()) - 1
     if others > 0 and mask.all():
         return ""
     name = shorten(record.client_names[place], 60) if record.client_names else str(place)
@@ -278,7 +257,7 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     """Say what a score loses on clients that never train, with its interval."""
     lines = []
     for record in models:
-        if record.split in GAPS and record.round == round and record.aggregate == "avg" and record.value:
+        if record.split in GAPS and record.round == round and record.aggregate == "avg":
             within = interval(record)
             ends = "" if within is None else f" (95 %: {say_interval(*within)})"
             if within is not None and within[0] <= 0 <= within[1]:
@@ -379,7 +358,7 @@ def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     grids = sorted((folder / "samples").glob("round=*.png"))
     found = [f"{path}  # samples, above real images" for path in grids[-1:]]
     found += map(str, [*pictures, *sorted(folder.glob("*.html"))])
-    newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
+    newest = sorted(folder.rglob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime)
     found += [f"tensorboard --logdir {shlex.quote(str(path.parent))}" for path in newest[-1:]]
     tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
     return found + [f"{path}  # logged values" for path in tables[-1:]]

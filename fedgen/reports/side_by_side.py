@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column, grouped, say_sampling
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten
@@ -112,11 +112,8 @@ def _why_not(pairs: dict[str, Pairs], first: tuple[str, dict[int, int]], places:
 
 def _compared(run: Contents) -> dict[str, list[ScoreRecord]]:
     """The records of avg and all by column, each by round."""
-    return {
-        name: group
-        for name, group in by_column(run.records).items()
-        if group[0].aggregate in ("avg", "all") and group[0].split not in GAPS and group[0].score != BALANCED
-    }
+    usual = [one for one in run.records if one.split not in GAPS and one.score != BALANCED]
+    return by_column([one for one in usual if one.aggregate in ("avg", "all")], Columns.of(run.records))
 
 
 def _verdict(first: str, name: str, columns: dict[str, Pairs]) -> str:

@@ -62,7 +62,7 @@ def test_a_conditional_model_draws_the_labels_that_occur():
 
 def test_tables_list_the_classes_that_occur():
     data = make(ByClass(), 3, 7)
-    summary = PartitionSummary.of(data)
+    summary = PartitionSummary(data)
     assert summary.classes == ("3", "7")
     assert summary.labels.tolist() == [[183, 0], [0, 179]]
     assert client_table(summary).caption == "labels: one bar each, scaled to the client's most: 3 7"

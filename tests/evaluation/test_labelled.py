@@ -7,7 +7,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits
 from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
-from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
+from fedgen.evaluation.image_sampling import drawn_labels
 from fedgen.evaluation.splits import Split, StandIn
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
@@ -72,7 +72,7 @@ def test_a_federation_splits_images_and_labels_alike():
 
 def test_classes_are_asked_for_as_often_as_they_occur_and_from_each_chunks_generator():
     split = Split.of_clients("train", TRAINED)
-    frequencies = frequencies_of(split)
+    frequencies = split.label_frequencies
     model = Conditional()
     draws = {"seed": 0, "round": 1, "stream": "train", "chunk": 500, "frequencies": frequencies}
     images = draw_images(sampler_of(model), 2000, **draws)

@@ -44,7 +44,7 @@ def shown(tables):
 
 
 def test_the_summary_counts_by_hand():
-    summary = PartitionSummary.of(dealt(Given(), held_out=0.34))
+    summary = PartitionSummary(dealt(Given(), held_out=0.34))
     assert (summary.source, summary.kind, summary.undealt, summary.capped) == ("toy/train", "images", 2, 0)
     assert (summary.train, summary.held_out, summary.sizes) == ([4, 3], [2, 1], [6, 4])
     assert summary.labels.tolist() == [[4, 2, 0], [0, 2, 2]]
@@ -64,12 +64,12 @@ def test_the_summary_counts_by_hand():
 
 def test_a_saved_partition_is_the_rule_that_made_it(tmp_path):
     path = save_partition(tmp_path / "clients.npz", IID(3), toy(), seed=1)
-    summary = PartitionSummary.of(dealt(SavedPartition(path)))
+    summary = PartitionSummary(dealt(SavedPartition(path)))
     assert summary.partition == {"class": "IID", "num_clients": 3, "saved": str(path)}
 
 
 def test_tables_say_who_has_what():
-    summary = PartitionSummary.of(dealt(Given(), held_out=0.34))
+    summary = PartitionSummary(dealt(Given(), held_out=0.34))
     text = shown(partition_tables(summary))
     assert "toy/train: 10 images, 2 clients (2 images of no client), seed 0" in " ".join(text.split())
     assert "cat 67%" in text
@@ -81,7 +81,7 @@ def test_tables_say_who_has_what():
 def test_clients_that_never_train_are_shown_as_well():
     split = ThreeWaySplit(unparticipating=0.4, participating=0.67, max_examples=3)
     data = dealt(IID(5), toy(40), split=split)
-    summary = PartitionSummary.of(data)
+    summary = PartitionSummary(data)
     assert sorted(summary.roles) == ["kept", "kept", "left out", "trains", "trains"]
     assert [place for place, role in enumerate(summary.roles) if role == "kept"] == list(data.roles.unparticipating)
     assert (summary.train, summary.held_out, summary.capped) == ([3] * 5, [1] * 5, 20)
@@ -93,7 +93,7 @@ def test_clients_that_never_train_are_shown_as_well():
 def test_measures_stand_beside_clients_and_their_means_beside_random_deals():
     data = dealt(Given())
     found = measure_clients(data.clients, load_embedding("pixels"), controls=2)
-    summary = PartitionSummary.of(data)
+    summary = PartitionSummary(data)
     text = shown(partition_tables(summary, found))
     assert "means over clients, in pixels" in text
     for words in ("KID to the pool", "Vendi score", "IID, same sizes", "same sizes and labels", "±"):
@@ -110,7 +110,7 @@ def test_measures_stand_beside_clients_and_their_means_beside_random_deals():
 def test_data_without_labels_has_no_columns_of_them():
     data = dealt(IID(3), toy(classes=()))
     found = measure_clients(data.clients, load_embedding("pixels"), controls=1)
-    summary = PartitionSummary.of(data)
+    summary = PartitionSummary(data)
     assert (summary.labels_held, list(summary.spans)) == ([], ["training images", "held-out images"])
     text = shown(partition_tables(summary, found))
     assert "label" not in text
@@ -118,7 +118,7 @@ def test_data_without_labels_has_no_columns_of_them():
 
 
 def test_of_many_clients_the_extreme_ones_are_listed():
-    summary = PartitionSummary.of(dealt(BySize(50), toy(1000)))
+    summary = PartitionSummary(dealt(BySize(50), toy(1000)))
     places, which = listed(summary, None)
     assert which == ": the 5 smallest, the 5 largest"
     sizes = [summary.sizes[place] for place in places]
@@ -134,14 +134,14 @@ def test_of_many_clients_the_extreme_ones_are_listed():
 
 
 def test_of_many_alike_in_size_the_first_are_listed():
-    places, which = listed(PartitionSummary.of(dealt(IID(50), toy(100))), None)
+    places, which = listed(PartitionSummary(dealt(IID(50), toy(100))), None)
     assert (places, which) == ([0, 1, 2, 3, 4], ": the first 5")
 
 
 def test_many_labels_are_counted_and_not_drawn():
     classes = tuple(map(str, range(60)))
     examples = Examples(torch.zeros(120, 2), torch.arange(120) % 60, "toy/train", classes)
-    text = shown(partition_tables(PartitionSummary.of(dealt(IID(2), examples))))
+    text = shown(partition_tables(PartitionSummary(dealt(IID(2), examples))))
     assert " of 60" in text
     assert "one bar each" not in text
 

@@ -1,6 +1,7 @@
 """part_train, part_val and unpart: as many clients and images in each, and no gap where there is none."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from fedgen.data import Examples
 from fedgen.evaluation import Evaluator, by_column, evaluate, splits_of
 from fedgen.evaluation.marks import GAPS, interval
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
-from fedgen.scores import KernelReference, PolynomialKernel
+from fedgen.scores import KernelReference, PolynomialKernel, ScoreDefinition
+from fedgen.scores.aggregate import combine, resolve_weights
 
 LINEAR = {"name": "kid", "degree": 1, "gamma": 1.0, "coef0": 0.0}
 
@@ -191,6 +193,30 @@ def test_where_more_is_better_a_gap_is_still_how_much_worse():
     assert gap.value == pytest.approx(found["recall_all"].value - found["part_val/recall_all"].value)
     assert not gap.higher_is_better
     assert found["recall_all"].higher_is_better
+
+
+@dataclass(frozen=True)
+class Spread(ScoreDefinition):
+    """The largest generated feature, which knows no clients."""
+
+    name: ClassVar[str] = "spread"
+    has_distribution: ClassVar[bool] = False
+
+    def prepare(self, clients):
+        return resolve_weights(clients.weights, clients.counts)
+
+    def compare(self, prepared, generated, errors):
+        value = float(generated.rows.abs().max())
+        return combine("spread", torch.full_like(prepared, value), value, prepared)
+
+
+def test_a_score_that_knows_no_clients_has_no_gaps():
+    judge = evaluator(federation(), scores=["kid", Spread()])
+    evaluation = judge.evaluate(noise)
+    assert sorted(by_column(evaluation.records)) == sorted(judge.column_names())
+    own = [record for record in evaluation.records if record.score == "spread"]
+    assert {record.split for record in own} == {"part_train", "part_val", "unpart"}
+    assert {record.score for record in evaluation.records if record.split in GAPS} == {"kid"}
 
 
 def test_the_memoriser_has_an_out_of_sample_gap_and_the_floor_has_none():

@@ -20,7 +20,7 @@ def test_a_run_folder_is_read_whole(tmp_path):
     assert found.kept.real == ["client 0", "client 1"]
     assert found.series["loss"].steps == list(range(40))
     assert found.left_out[0]["reason"] == "ValueError: too hot"
-    assert found.versions == {"torch": "2"}
+    assert found.kept.versions == {"torch": "2"}
     assert set(found.missing) == {"time", "memory", "epsilon"}
 
 

@@ -6,7 +6,7 @@ from transformers import CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
-from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
+from fedgen.evaluation.image_sampling import drawn_labels
 from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
 from fedgen.scores.of_model.conditional import ClipScore
@@ -115,7 +115,7 @@ def test_a_models_score_is_that_of_transformers_clip(clip, options):
     embeddings = [{"name": f"transformers/{clip}", **options}]
     records = evaluate(model, CLIENTS, embeddings=embeddings, scores=[SCORE], round=4, **OPTIONS)
     found = {(one.split, one.aggregate): one for one in records}
-    frequencies = frequencies_of(Split.of_clients("train", TRAINED))
+    frequencies = Split.of_clients("train", TRAINED).label_frequencies
     draws = {"seed": 3, "round": 4, "stream": "train", "chunk": 50, "frequencies": frequencies}
     images = draw_images(sampler_of(model), 60, **draws)
     labels = drawn_labels(60, **draws)

@@ -130,15 +130,12 @@ def average_attack(name: str, parts: list[AttackStrength], weights: list[float])
 
 
 def auc_with_error(members: np.ndarray, others: np.ndarray, paired: bool = False) -> tuple[float, float]:
-    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half.
-
-    Where the k-th member and the k-th other share noise, pairs are what varies on its own.
-    """
+    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half."""
     count, against = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     beaten = (ranks[:count] - rankdata(members)) / against  # by each member, a share of the others
     beating = 1 - (ranks[count:] - rankdata(others)) / count
-    sides = (beaten + beating,) if paired else (beaten, beating)
+    sides = (beaten + beating,) if paired else (beaten, beating)  # pairs that share noise are what varies on its own
     variance = sum(float(part.var(ddof=1)) / len(part) if len(part) > 1 else 0.0 for part in sides)
     return float(beaten.mean()), variance**0.5
 

@@ -1,4 +1,4 @@
-"""Membership inference: how well an attacker who has a model finds its training images among the clients' others.
+"""Audits: how well an attacker who has a model finds its training images among others, and the nearest of its images.
 
 Signals of a membership inference attack: a number of each image, larger where a model seems to have trained on it.
 
@@ -23,9 +23,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedgen.clients import Client, FederatedDataModule
-from fedgen.data import Examples
 from fedgen.data.optional_attributes import optional
-from fedgen.embeddings import Embedding, embed, load_embedding
+from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.answers import Answers, density_of
 from fedgen.evaluation.audit.attack_strength import LEVEL, AttackStrength, average_attack, measure_attack
 from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
@@ -33,16 +32,17 @@ from fedgen.evaluation.names import SignalName
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run, RunLike
-from fedgen.evaluation.runs.scores_file import MEMBERSHIP
+from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
 from fedgen.evaluation.tables.table import new_table
 from fedgen.foreign_text import listed
-from fedgen.images import from_uint8
+from fedgen.images import from_uint8, save_png, tile_titled
 from fedgen.io.files import write_json
 from fedgen.models.adversarial import CriticLosses
 from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.scores.aggregate import resolve_weights
+from fedgen.scores.manifold.neighbours import Points, nearest_real
 from fedgen.seeds import derive, generator, isolated, resolve, seed_all, subset
 
 ROWS = 500  # images whose distances are formed at once
@@ -53,6 +53,8 @@ CAPTION = (
     " 95 % intervals: of clients whose model knows nothing, one in twenty shows one that excludes this by chance."
 )
 RATE = "found at 1 %"
+SHOWN = 12  # pairs in a picture
+SIDE = 32  # pixels that smaller images are enlarged to
 
 
 class AnsweringModel:
@@ -67,10 +69,8 @@ class AnsweringModel:
 class Attacked:
     """A client with enough images, its number among those that train, and members and as many others by position."""
 
-    name: str
+    client: Client
     number: int
-    trained_on: int
-    examples: Examples
     members: Tensor
     others: Tensor
 
@@ -123,8 +123,7 @@ class SignalOptions:
         return "the critic's value" if self.name == "critic" else "the model's log-likelihood"
 
 
-Signal = Callable[[Attacked], Sequence[Tensor]]
-"""Gives float64 [n] of the members and [n] of the others."""
+Signal = Callable[[Attacked], Sequence[Tensor]]  # gives float64 [n] of the members and [n] of the others
 
 _NEEDS: dict[str, str] = {
     "loss": "it asks for the method example_losses(images, labels, seed)",
@@ -134,41 +133,41 @@ _NEEDS: dict[str, str] = {
 }
 
 
-def _losses(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
+def _losses(model: Any, options: SignalOptions, one: Attacked) -> Sequence[Tensor]:
     """Negated losses; draws after the second are left out of a model that draws nothing."""
     found = []
     for place in range(options.draws):
-        found.append([-_loss_of(model, client, part, options, place) for part in (client.members, client.others)])
+        found.append([-_loss_of(model, one.client, part, options, place) for part in (one.members, one.others)])
         if place == 1 and all(torch.equal(*both) for both in zip(*found)):
             break
     return [torch.stack(part).mean(0) for part in zip(*found)]
 
 
-def _loss_of(model: Any, client: Attacked, part: Tensor, options: SignalOptions, place: int) -> Tensor:
+def _loss_of(model: Any, client: Client, part: Tensor, options: SignalOptions, place: int) -> Tensor:
     with isolated():
         seed_all(options.seed, "membership", place)  # for models that draw from global generators
         answers = Answers(model, derive(options.seed, "membership", place))
-        return answers.losses(client.examples.inputs_at(part), client.examples.labels[part])
+        return answers.losses(client.data.inputs_at(part), client.data.labels[part])
 
 
-def _critic_values(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
+def _critic_values(model: Any, options: SignalOptions, one: Attacked) -> Sequence[Tensor]:
     """Critic's values of members and others in random order: a critic may compare the images that it gets at once."""
-    both = torch.cat([client.members, client.others])
+    both = torch.cat([one.members, one.others])
     order = torch.randperm(len(both), generator=generator(options.seed, "critic's batches"))
     values = torch.empty(len(both), dtype=torch.float64)
-    values[order] = -_loss_of(model, client, both[order], options, 0)
-    return values.split(len(client.members))
+    values[order] = -_loss_of(model, one.client, both[order], options, 0)
+    return values.split(len(one.members))
 
 
-def _likelihoods(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
+def _likelihoods(model: Any, options: SignalOptions, one: Attacked) -> Sequence[Tensor]:
     """Log-likelihoods: in negated bits per dimension of images where the model has these, else of points."""
-    is_images, bits, found = client.examples.is_images, optional(model, AnsweringModel, "bits_per_dim"), []
-    for part in (client.members, client.others):
-        inputs = client.examples.inputs_at(part)[:]
-        inputs = from_uint8(inputs) if is_images else inputs
+    examples, bits, found = one.client.data, optional(model, AnsweringModel, "bits_per_dim"), []
+    for part in (one.members, one.others):
+        inputs = examples.inputs_at(part)[:]
+        inputs = from_uint8(inputs) if examples.is_images else inputs
         with isolated(), torch.no_grad():
             seed_all(options.seed, "membership", 0)
-            if is_images and callable(bits):
+            if examples.is_images and callable(bits):
                 found.append(-bits(inputs.to(optional(model, GenerativeModel, "device"))).double().cpu())
             else:
                 found.append(density_of(model).log_prob(inputs.flatten(1).double()))
@@ -187,7 +186,7 @@ def _distances(model: Any, options: SignalOptions) -> Signal:
         exact = "donot_use_mm_for_euclid_dist"  # by products an image would not be at distance 0 of its copy
         return torch.cat([torch.cdist(part, made, compute_mode=exact).amin(1) for part in features.split(ROWS)])
 
-    return lambda client: [-nearest(client.examples.inputs_at(part)) for part in (client.members, client.others)]
+    return lambda one: [-nearest(one.client.data.inputs_at(part)) for part in (one.members, one.others)]
 
 
 def make_signal(model: Any, options: SignalOptions) -> Signal:
@@ -276,8 +275,8 @@ def membership_inference(
         with nullcontext() if personal is None else own_in_place(target, personal.get(one.number, {})):
             signals.append((shared or make_signal(model, options))(one))
     paired = options.name == "loss"  # whose noise the k-th member and the k-th other share
-    clients = [measure_attack(one.name, a, b, seed, paired) for one, (a, b) in zip(attacked, signals)]
-    weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
+    clients = [measure_attack(one.client.name, a, b, seed, paired) for one, (a, b) in zip(attacked, signals)]
+    weights = resolve_weights("examples", [len(one.client.train) for one in attacked]).tolist()
     members, others = (torch.cat(list(part)) for part in zip(*signals))
     pooled = measure_attack("all", members, others, seed, paired) if personal is None else None
     avg = average_attack("avg", clients, weights)
@@ -289,8 +288,7 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
     """The clients with enough images, and the names of the others, of which there is a warning."""
     found, few = [], []
     for number, client in enumerate(clients):
-        count = min(len(client.train), len(client.held_out))
-        count = count if most is None else min(count, most)
+        count = min(len(client.train), len(client.held_out), most or len(client.train))
         if count < LEAST_PAIRS:
             few.append(client.name)
             continue
@@ -298,7 +296,7 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
             positions[subset(len(positions), count, seed, f"attacked {part}", number)]
             for part, positions in (("train", client.train), ("held out", client.held_out))
         )
-        found.append(Attacked(client.name, number, len(client.train), client.data, members, others))
+        found.append(Attacked(client, number, members, others))
     if not found:
         most = max(min(len(client.train), len(client.held_out)) for client in clients)
         raise ValueError(
@@ -359,3 +357,122 @@ def membership_table(audit: MembershipAudit) -> Table:
         style = "bold" if place >= len(audit.clients) else None
         table.add_row(escape(row.name), str(row.pairs), *cells, style=style)
     return table
+
+
+@dataclass(frozen=True, eq=False)
+class NearestPairs:
+    """Images with the training image that is nearest to each, the nearest pair first."""
+
+    images: Tensor
+    training: Tensor
+    distances: Tensor
+    searched: int
+
+
+@dataclass(frozen=True)
+class NearestImages:
+    """Pairs of generated and training images, and of held-out and training images, that lie nearest to each other.
+
+    Images that were never seen are near some training image, too: a generator has copied where its pairs are alike and
+    those of held-out images are not.
+
+    Args:
+        generated: of the model.
+        held_out: of the clients' held-out images; None where they hold out none.
+        training: number of training images.
+        embedding: name of the one that distances were taken in.
+    """
+
+    generated: NearestPairs
+    held_out: NearestPairs | None
+    training: int
+    embedding: str
+
+    def picture(self) -> Tensor:
+        """Rows of generated images, their nearest training images, and likewise of held-out ones; uint8 [C, H, W]."""
+        rows = []
+        for name, pairs in (("generated", self.generated), ("held out, never trained on", self.held_out)):
+            if pairs is not None:
+                rows.append((f"{name}: nearest of {pairs.searched:,} to a training image", pairs.images))
+                nearest = f"their nearest of {self.training:,} training images, in {self.embedding}"
+                rows.append((nearest, pairs.training))
+        return tile_titled(rows, len(self.generated.images), SIDE)
+
+
+def nearest_images(
+    model: nn.Module | Sample,
+    data: FederatedDataModule,
+    embedding: str | Embedding | None = None,
+    num_images: int = 1000,
+    shown: int = SHOWN,
+    seed: int | None = None,
+    personal: Personal | None = None,
+    cache: FeatureCache | None = None,
+) -> NearestImages:
+    """Find the generated images that are nearest to any training image of any client that trains.
+
+    Args:
+        model: a module with `sample`, or a sampler (number, torch.Generator) to images.
+        data: the clients.
+        embedding: in whose features Euclidean distances are taken; efficientnet-lite0 by default.
+        num_images: generated images to search; no more than clients hold out images, if they do, so that as many of
+            either are searched.
+        shown: pairs to return.
+        seed: of all draws; None takes what `seed_everything` was given, else 0.
+        personal: clients' own tensors by their number among the clients that train; as many images are then drawn of
+            each client's own model.
+        cache: keeps the training images' features on disk.
+
+    Raises:
+        ValueError: for points in place of images, and numbers below 1.
+    """
+    if not data.examples.is_images:
+        raise ValueError(f"nearest images are of images, and {data.examples.name} has points")
+    for what, number in (("num_images", num_images), ("shown", shown)):
+        if number < 1:
+            raise ValueError(f"{what}={number}: give at least 1")
+    seed, network = resolve(seed), load_embedding("efficientnet-lite0" if embedding is None else embedding)
+    inside = data.examples.inputs_at(torch.cat([client.train for client in data.clients]))
+    outside = torch.cat([client.held_out for client in data.clients])
+    count = min(num_images, len(outside)) if len(outside) else num_images
+    chosen = outside[subset(len(outside), count, seed, "held out beside generated")] if len(outside) else outside
+    features = embed(network, inside, description="embedding training images", cache=cache)
+
+    def pairs_of(images: Any) -> NearestPairs:
+        made = Points(embed(network, images, description="embedding images to compare"))
+        found = nearest_real(made, features)
+        best = found.squares.sort(stable=True).indices[:shown]
+        return NearestPairs(images[best], inside[found.places[best]], found.squares[best].sqrt(), len(images))
+
+    generated = pairs_of(_draw_generated(model, count, seed, len(data.clients), personal))
+    held_out = pairs_of(data.examples.inputs_at(chosen)[:]) if len(chosen) else None
+    return NearestImages(generated, held_out, len(inside), network.name)
+
+
+def _draw_generated(model: Any, count: int, seed: int, clients: int, personal: Personal | None) -> Tensor:
+    """Images of the model, or as many of each client's own, uint8 [count, C, H, W]."""
+    sample = sampler_of(model) if isinstance(model, nn.Module) else model
+    if personal is None:
+        return draw_images(sample, count, seed, 0, "nearest")
+    parts = []
+    for client in range(min(clients, count)):
+        share = count // clients + (client < count % clients)
+        with own_in_place(model, personal.get(client, {})):
+            parts.append(draw_images(sample, share, seed, 0, f"nearest {client}"))
+    return torch.cat(parts)
+
+
+def draw_nearest(
+    run: RunLike, module: LightningModule, data: FederatedDataModule, rounds: Sequence[int] | None = None, **asked: Any
+) -> NearestImages:
+    """Finds the generated images that are nearest to training images, and draws them beside these into the run's folder
+    (`nearest.png`).
+
+    Arguments as for `audit_run`, but of the last of `rounds` alone; `asked` as for `nearest_images`.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
+    personal = personal_tensors(module, load_weights(module, path)) or None
+    found = nearest_images(module, data, personal=personal, **asked)
+    save_png(run.folder / NEAREST, found.picture())
+    return found

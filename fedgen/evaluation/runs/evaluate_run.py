@@ -151,11 +151,11 @@ def evaluate_run(
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *optional(module, FederatedModule, "optimised_on")]))
-        details = round, path.name, optimised_on, note
+        details: dict[str, Any] = {"checkpoint": path.name, "optimised_on": optimised_on, "note": note}
         if own := models.check(module, personal):
-            found_now = models.evaluate(module, sample, personal, own, *details).records
+            found_now = models.evaluate(module, sample, personal, own, round, **details).records
         else:
-            found_now = evaluator.evaluate(sample, *details, **evaluator.asked_of(module)).records
+            found_now = evaluator.evaluate(sample, round, **details, **evaluator.asked_of(module)).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, path, round, optimised_on)]
         _drop_pools(run.scores_path, found_now)
@@ -174,7 +174,9 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
 # at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
-# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID.
+# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left,
+# with none left that can be worse than the best by more than `width`, or with `most` images of each. Its images are the
+# first of those that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
 LOOKS = 5
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
@@ -210,13 +212,7 @@ def race(
     most: int = 50_000,
     aggregate: str = "all",
 ) -> Race:
-    """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding.
-
-    It ends when one is left, when none that is left can be worse than the best by more than `width`, or with `most`
-    images of each; the best is then among those that are left with probability `level`. Images are those that scoring
-    with more of them draws, so that they extend the ones of earlier scores. What was drawn lies in the run's folder
-    until the race is over: one that was stopped goes on from there. The scores of those that are left join the run's.
-    """
+    """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding."""
     run = run if isinstance(run, Run) else Run(run)
     found, (split, panel, name) = run.checkpoints_of(None), _decided_by(evaluator)
     if panel.choices[0].kind not in UNBIASED:

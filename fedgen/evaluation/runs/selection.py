@@ -23,9 +23,7 @@ from fedgen.scores import rankings
 
 Numbers = tuple[float, ...]
 ByColumn = dict[str, list[ScoreRecord]]
-Real = Literal["fixed", "sample"]
-"""These real images of the clients, or others that might have been drawn."""
-REALS: tuple[Real, ...] = get_args(Real)
+Real = Literal["fixed", "sample"]  # these real images of the clients, or others that might have been drawn
 DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 
 
@@ -115,7 +113,7 @@ def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "")
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
     """The trained checkpoints of one column's records, best first; see `select`."""
     ranked = []
-    for record in sorted(_trained(column), key=lambda record: (record.badness, record.round)):
+    for record in sorted(trained(column), key=lambda record: (record.badness, record.round)):
         path = Path(record.checkpoint) if record.checkpoint else None
         if path is not None and folder is not None:
             path = folder / path if is_regular(folder / path) else None
@@ -139,51 +137,43 @@ def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArr
 
 def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[ScoreRecord]:
     """The trained checkpoints' records of one column among which the best is, with 95 percent; see `covariance_of`."""
-    records = _trained(column)
+    records = trained(column)
     known = [one for one in records if math.isfinite(one.generated_error) and math.isfinite(one.standard_error or 0.0)]
     mask = rankings.best_set([one.badness for one in known], covariance_of(known, real)).tolist()
     out = {id(record) for record, may_be in zip(known, mask) if not may_be}
     return [record for record in records if id(record) not in out]  # of unknown error any may be
 
 
-def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
+def say_best(column: Sequence[ScoreRecord]) -> list[str]:
     """The set that holds the best checkpoint of a column's records, and the chosen one's value, in a line each."""
-    if not (among := say_best_set(column, name)):
+    among, interval = best_in_words(column)
+    if not among:
         return []
-    records = _compared(column)
+    records = _finite(column)
     chosen = min(records, key=lambda record: record.badness)
-    return [among, f"Round {chosen.round} was chosen of {len(records)}: {say_best_value(column)}."]
+    return [among, f"Round {chosen.round} was chosen of {len(records)}: {interval}."]
 
 
-def _compared(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    """The records among which the best is told; none where errors are unknown, or there is nothing to choose."""
-    records = [record for record in _trained(column) if math.isfinite(record.badness)]
+def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, str]:
+    """The set that holds the best checkpoint, as a sentence, and the interval of the chosen one's score; "" if none."""
+    records = _finite(column)
     errors = [record.generated_error for record in records]
     if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
-        return []
-    return records
-
-
-def say_best_set(column: Sequence[ScoreRecord], name: str = "") -> str:
-    """The set that holds the best checkpoint of a column's records, as a sentence; "" where there is none."""
-    if not (records := _compared(column)):
-        return ""
+        return "", ""
     by = f"by {name} " * bool(name)
-    known = [real for real in REALS if np.isfinite(covariance_of(records, real)).all()]
+    known = [real for real in get_args(Real) if np.isfinite(covariance_of(records, real)).all()]
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
     others = sets.get("sample", "")
     same = "" if others == sets["fixed"] else f" {others}"
     others = others and f", and on others of these clients{same}"
-    return f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."
-
-
-def say_best_value(column: Sequence[ScoreRecord]) -> str:
-    """The interval of the chosen checkpoint's score, "with 95 % its score is 1.8 to 2.2"; "" where there is none."""
-    if not (records := _compared(column)):
-        return ""
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    return f"with 95 % its score is {say_interval(*ends)}"
+    among = f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."
+    return among, f"with 95 % its score is {say_interval(*ends)}"
+
+
+def _finite(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    return [record for record in trained(column) if math.isfinite(record.badness)]
 
 
 def _rounds(records: Sequence[ScoreRecord], of: int) -> str:
@@ -220,8 +210,8 @@ def columns_of(records: Sequence[ScoreRecord]) -> ByColumn:
 def _compare(columns: ByColumn, first: str, second: str) -> Comparison:
     mine, theirs = column_of(columns, first), column_of(columns, second)
     marks = strongest(mine), strongest(theirs)
-    by_round = {record.round: record for record in _trained(theirs)}
-    pairs = [(record, by_round[record.round]) for record in _trained(mine) if record.round in by_round]
+    by_round = {record.round: record for record in trained(theirs)}
+    pairs = [(record, by_round[record.round]) for record in trained(mine) if record.round in by_round]
     if len(pairs) < 2:
         return Comparison(first, second, len(pairs), None, [], marks)
     sides = list(zip(*pairs))
@@ -262,7 +252,7 @@ def column_of(columns: ByColumn, name: str, kind: str = "") -> list[ScoreRecord]
     return columns[name]
 
 
-def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+def trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
     """The records of trained models, which can be chosen."""
     return [record for record in records if record.round is not None and record.round >= 0]
 

@@ -19,7 +19,7 @@ from fedgen.evaluation.names import SUBSET_SIZE, Peer
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
-from fedgen.evaluation.tables.table import VALUE_WIDTH, client_value, new_table, say_value
+from fedgen.evaluation.tables.table import VALUE_WIDTH, best_first, client_value, new_table, say_value
 from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
@@ -203,12 +203,6 @@ def _remarks(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> li
     of_sets, said = evaluation.remarks(), "; ".join(evaluation.remarks())
     parts = dict.fromkeys(part for record in records for part in record.note.split("; "))
     return [*of_sets, *(part for part in parts if part not in said and not part.startswith("generated: "))]
-
-
-def best_first(record: ScoreRecord) -> list[int]:
-    """The clients of a record of avg, the best served first."""
-    sign = -1 if record.higher_is_better else 1
-    return sorted(range(len(record.per_client)), key=lambda client: sign * record.per_client[client])
 
 
 def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Table:

@@ -93,8 +93,7 @@ class StoredEvaluation:
         ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
     """
 
-    has_clients = True
-    """Whether the sets beside the generated one are clients, and no reference."""
+    has_clients = True  # whether the sets beside the generated one are clients, and no reference
 
     def __init__(
         self,
@@ -172,7 +171,6 @@ class StoredEvaluation:
             "embedding_settings": self.identity.settings,
             "reference": self.describe_clients(counts[1:]),
             "num_generated": int(counts[0] or 0),
-            "num_clients": len(clients),
             "seed": 0,
             "weights": name_weights(self.options.weights),
             "optimised_on": list(self.options.optimised_on),
@@ -270,13 +268,13 @@ class StoredEvaluation:
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()
+        files = 0
         for stored in self.sets:
-            if isinstance(stored.images, TextLines) and stored.images.skipped:
-                lost = len(stored.images.skipped)
+            lost = 0 if stored.images is None else len(stored.images.skipped)
+            if lost and isinstance(stored.images, TextLines):
                 notes.append(f"{lost} of {lost + len(stored.images)} lines of {stored.path} are left out")
-        files = sum(
-            len(one.images.skipped) for one in self.sets if one.images and not isinstance(one.images, TextLines)
-        )
+            else:
+                files += lost
         if files:
             notes.append(f"unreadable files left out: {files}")
         for remark in dict.fromkeys(stored.remark for stored in self.sets if stored.remark):

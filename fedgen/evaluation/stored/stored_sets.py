@@ -19,14 +19,7 @@ from fedgen.data.formats.image_files import SUFFIXES
 from fedgen.embeddings import Embedding, Pixels, load_embedding
 from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.splits import LEAST
-from fedgen.evaluation.stored.stored_images import (
-    ArrayImages,
-    FolderImages,
-    Images,
-    Reading,
-    TextLines,
-    UnreadableFilesError,
-)
+from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Reading, TextLines, UnreadableFilesError
 from fedgen.foreign_text import listed, printable
 from fedgen.io.archives import Header
 from fedgen.io.files import read_headers, read_npz
@@ -122,7 +115,7 @@ class StoredSet:
     path: Path
     kind: Kind
     count: float | None
-    images: Images | None = None
+    images: FolderImages | ArrayImages | TextLines | None = None
     keys: tuple[str, ...] = ()
     dim: int | None = None
     provenance: Provenance = field(default_factory=Provenance)

@@ -3,13 +3,11 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
@@ -25,49 +23,27 @@ CHARTED = 40  # labels whose numbers are drawn as bars
 IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
 
 
-@dataclass(frozen=True, eq=False)
 class PartitionSummary:
-    source: str
-    kind: str
-    partition: dict[str, Any]
-    seed: int
-    undealt: int
-    capped: int
-    names: list[str]
-    roles: list[str]
-    train: list[int]
-    held_out: list[int]
-    classes: tuple[str, ...]
-    labels: Tensor
+    """The numbers of all clients of a data module, those too that never train; partitions the examples."""
 
-    @classmethod
-    def of(cls, data: FederatedDataModule) -> "PartitionSummary":
-        """The summary of all clients of a data module, those too that never train; partitions the examples."""
+    def __init__(self, data: FederatedDataModule) -> None:
         clients, examples, shared = data.everyone, data.examples, sum(map(len, data.dealt))
+        self.source, self.seed = examples.name, data.seed
+        self.kind = "images" if examples.is_images else "points"
+        self.partition: dict[str, Any] = data.partition.settings()
+        if isinstance(data.partition, SavedPartition):
+            self.partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
+        role = dict.fromkeys(data.roles.participating, "trains") | dict.fromkeys(data.roles.unparticipating, "kept")
+        self.names = [client.name for client in clients]
+        self.roles = [role.get(number, "left out") for number in range(len(clients))]
+        self.train, self.held_out = ([len(getattr(one, part)) for one in clients] for part in ("train", "held_out"))
+        self.undealt, self.capped = len(examples) - shared, shared - sum(self.train) - sum(self.held_out)
         present = examples.labels.unique()
-        train, held_out = [len(client.train) for client in clients], [len(client.held_out) for client in clients]
+        self.classes = tuple(examples.classes[label] for label in present) if examples.classes else ()
         parts = [client.everything for client in clients]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor(list(map(len, parts))))
         labels = clients[0].data.labels[torch.cat(parts)]
-        if isinstance(data.partition, SavedPartition):
-            partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
-        else:
-            partition = data.partition.settings()
-        role = dict.fromkeys(data.roles.participating, "trains") | dict.fromkeys(data.roles.unparticipating, "kept")
-        return cls(
-            source=examples.name,
-            kind="images" if examples.is_images else "points",
-            partition=partition,
-            seed=data.seed,
-            undealt=len(examples) - shared,
-            capped=shared - sum(train) - sum(held_out),
-            names=[client.name for client in clients],
-            roles=[role.get(number, "left out") for number in range(len(clients))],
-            train=train,
-            held_out=held_out,
-            classes=tuple(examples.classes[label] for label in present) if examples.classes else (),
-            labels=label_table(labels, owners, max(1, len(examples.classes)))[:, present],
-        )
+        self.labels = label_table(labels, owners, max(1, len(examples.classes)))[:, present]
 
     @property
     def sizes(self) -> list[int]:
@@ -111,6 +87,8 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
     """A line for each client, or for the extreme ones where there are more than SHOWN."""
     places, which = listed(summary, found)
     names = [name for name in IN_COLUMNS if found and name in found.measures]
+    measured = [found.measures[name].per_client for name in names] if found else []
+    known = {place: number for number, place in enumerate(found.clients)} if found else {}
     role = ["role"] if len(set(summary.roles)) > 1 else []
     labels = ["labels", "most of"] if summary.classes else []
     title, words = f"{_counted(summary)}, seed {summary.seed}{which}", ["client", *role, *labels]
@@ -124,7 +102,8 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
         row = [escape(summary.names[place]), *([summary.roles[place]] if role else [])]
         row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
         row += _labels_of(summary, place) if labels else []
-        table.add_row(*row, *(_own(found, name, place) for name in names))
+        row += [_number(values[known[place]]) if place in known else "" for values in measured]
+        table.add_row(*row)
     return table
 
 
@@ -200,12 +179,6 @@ def bars(counts: Sequence[int]) -> str:
     """One character a number, as high as its share of the largest; a space for 0 alone."""
     most = max(max(counts), 1)
     return "".join(BARS[math.ceil(count / most * (len(BARS) - 1))] for count in counts)
-
-
-def _own(found: Heterogeneity | None, name: str, place: int) -> str:
-    if found is None or place not in found.clients:
-        return ""
-    return _number(found.measures[name].per_client[found.clients.index(place)])
 
 
 def _number(value: float) -> str:

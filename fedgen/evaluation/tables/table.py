@@ -9,30 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.marks import (
-    GAP_AGGREGATES,
-    GAPS,
-    explained,
-    gap_title,
-    interval,
-    mark_of,
-    marked,
-    say_directions,
-    say_marks,
-)
+from fedgen.evaluation.marks import GAPS, explained, gap_title, interval, mark_of, marked, say_directions, say_marks
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
-from fedgen.evaluation.records import (
-    BALANCED,
-    FLOOR,
-    MEMORISER,
-    MODEL,
-    PARTICIPANTS,
-    Columns,
-    ScoreRecord,
-    by_column,
-    grouped,
-    say_sampling,
-)
+from fedgen.evaluation.records import BALANCED, CONTROLS, MODEL, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
 from fedgen.numbers import say_interval, say_number
 
@@ -48,11 +27,6 @@ MEANINGS = {
     UNPART: "against images of clients that never train",
 }
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
-CONTROLS = {
-    FLOOR: "images of all clients that are not scored, in a generator's place",
-    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
-    MEMORISER: "the very images of part_train, in a generator's place",
-}
 
 
 def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: Collection[str] = ()) -> Table:
@@ -74,7 +48,6 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         split: the run's first by default.
         embedding: the run's first by default.
     """
-    split, embedding = split or records[0].split, embedding or records[0].embedding
     shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
     models = sorted((r for r in shown if r.is_model), key=lambda record: -2 if record.round is None else record.round)
     by_name = grouped(shown, lambda record: record.name)
@@ -110,14 +83,14 @@ def score_tables(
     records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None, width: int = 80
 ) -> list[Table]:
     """The scores of `score_table`, as many in each table as fit with their errors into a width; arguments as there."""
-    split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
     labels = [row_label(record) for record in own if record.is_fine_tuned]
     parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
     return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
 
 
-def _of(records: Sequence[ScoreRecord], split: str, embedding: str) -> list[ScoreRecord]:
+def _of(records: Sequence[ScoreRecord], split: str | None, embedding: str | None) -> list[ScoreRecord]:
+    split, embedding = split or records[0].split, embedding or records[0].embedding
     own = [record for record in records if (record.split, record.embedding) == (split, embedding)]
     if not own:
         raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
@@ -258,6 +231,12 @@ def client_value(record: ScoreRecord, client: int) -> str:
     return say_number(record.per_client[client], errors[client] if errors else None)
 
 
+def best_first(record: ScoreRecord) -> list[int]:
+    """The clients of a record of avg, the best served first."""
+    sign = -1 if record.higher_is_better else 1
+    return sorted(range(len(record.per_client)), key=lambda client: sign * record.per_client[client])
+
+
 def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
     if record is None:
         return ""
@@ -350,7 +329,7 @@ def has_gaps(records: Sequence[ScoreRecord]) -> bool:
 
 def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
     """One table a score, aggregate and embedding; none where no client was kept from training."""
-    own = (r for r in records if r.aggregate in GAP_AGGREGATES and r.split in (*SPLITS, *GAPS))
+    own = (record for record in records if record.split in (*SPLITS, *GAPS))
     groups = grouped(own, lambda record: (record.embedding, record.score, record.aggregate))
     return [_table(group) for group in groups.values() if has_gaps(group)]
 

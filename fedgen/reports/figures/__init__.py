@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.reports.figures.client_scores import draw_clients
-    from fedgen.reports.figures.curves import draw_curves, draw_generalisation, draw_over_time
+    from fedgen.reports.figures.curves import draw_clients, draw_curves, draw_generalisation, draw_over_time
     from fedgen.reports.figures.partition_picture import draw_partition
     from fedgen.reports.sentences import report_run
 

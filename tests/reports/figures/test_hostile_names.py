@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedgen.reports.figures.client_scores import draw_clients
-from fedgen.reports.figures.curves import draw_curves
+from fedgen.reports.figures.curves import draw_clients, draw_curves
 from tests.quick import first_quick
 from tests.reports.folders import make_records
 

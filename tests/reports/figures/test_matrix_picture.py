@@ -5,8 +5,8 @@ import torch
 from matplotlib.image import imread
 
 from fedgen.evaluation import ClientMatrix
-from fedgen.reports.figures import client_scores
-from fedgen.reports.figures.client_scores import draw_matrices
+from fedgen.reports.figures import curves
+from fedgen.reports.figures.curves import draw_matrices
 
 
 def make(count, score="fid", split="train", higher=False, name="client"):
@@ -20,10 +20,8 @@ def make(count, score="fid", split="train", higher=False, name="client"):
 def drawn(monkeypatch):
     """The figures that are saved."""
     figures = []
-    save = client_scores.save_picture
-    monkeypatch.setattr(
-        client_scores, "save_picture", lambda figure, path: figures.append(figure) or save(figure, path)
-    )
+    save = curves.save_picture
+    monkeypatch.setattr(curves, "save_picture", lambda figure, path: figures.append(figure) or save(figure, path))
     return figures
 
 

@@ -52,7 +52,7 @@ def test_a_picture_is_drawn(case, tmp_path, monkeypatch):
     data = FederatedDataModule(source, partition, seed=0)
     network = load_embedding("pixels" if data.examples.is_images else "identity")
     found = measure_clients(data.clients, network, num_images=400, controls=1)
-    path = draw_partition(data.clients, PartitionSummary.of(data), found, tmp_path / "clients.png")
+    path = draw_partition(data.clients, PartitionSummary(data), found, tmp_path / "clients.png")
     assert size(path) == (1650, 880)
     expected = TITLES.get(case, [])
     assert sorted(titles) == sorted(expected) if isinstance(expected, list) and expected else titles[0] == "sizes"
@@ -70,7 +70,7 @@ def test_every_client_is_a_dot_and_the_mean_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(Axes, "plot", lambda self, x, y, **o: lines.append(y) or plot(self, x, y, **o))
     data = FederatedDataModule(Digits(), ByClass(), seed=0)
     found = measure_clients(data.clients, load_embedding("pixels"), num_images=400, controls=2)
-    draw_partition(data.clients, PartitionSummary.of(data), found, tmp_path / "clients.png")
+    draw_partition(data.clients, PartitionSummary(data), found, tmp_path / "clients.png")
     fid = found.measures["fid"]
     assert dots[3] == fid.per_client
     assert dots[4] == [value for deal in fid.controls["iid"] for value in deal]
@@ -84,4 +84,4 @@ def test_names_of_clients_are_no_mathematics(tmp_path):
     examples = Examples(images, torch.zeros(20).long(), "x", (), owners, ("$a", "b" * 30 + "$c\udce9"))
     data = FederatedDataModule(examples, Natural(), seed=0)
     found = measure_clients(data.clients, load_embedding("pixels"), controls=0)
-    draw_partition(data.clients, PartitionSummary.of(data), found, tmp_path / "clients.png")
+    draw_partition(data.clients, PartitionSummary(data), found, tmp_path / "clients.png")
