@@ -33,13 +33,13 @@ def test_the_first_score_is_told_in_both_aggregates_with_the_floors(records):
 def test_a_monitored_column_comes_first_and_is_the_headline(records):
     columns = Columns.of(records)
     assert evaluation_line(records, [], columns, "kid_avg")[0] == "kid_avg 0.20±0.25, kid_all 0.10±0.25"
-    assert headline(records, columns, "kid_avg") == "kid_avg 0.2±0.2"
-    assert headline(records, columns) == "fid_all 9.1±0.2"
+    assert headline(records, columns, "kid_avg") == "kid_avg 0.20±0.25"
+    assert headline(records, columns) == "fid_all 9.10±0.25"
 
 
 def test_a_score_without_a_pool_is_told_alone(records):
     assert evaluation_line(records[:1], [], Columns.of(records)) == ["fid_avg 31.20±0.25"]
-    assert headline(records[:1], Columns.of(records)) == "fid_avg 31.2±0.2"
+    assert headline(records[:1], Columns.of(records)) == "fid_avg 31.20±0.25"
     assert evaluation_line([], [], Columns.of([])) == []
 
 

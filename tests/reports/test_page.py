@@ -186,8 +186,8 @@ def test_the_page_of_reading_reports_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(compile(snippet, "report.md", "exec"), names)
-    assert repr(names["found"]).startswith("Report(checkpoints/quickstart; ")
-    assert (tmp_path / "quickstart.html").read_text() == names["found"].html
+    assert repr(names["found"]).startswith("Report(checkpoints/demo; ")
+    assert (tmp_path / "demo.html").read_text() == names["found"].html
 
 
 def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, capsys):
