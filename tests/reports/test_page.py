@@ -182,7 +182,7 @@ def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):
 
 def test_the_page_of_reading_reports_runs_as_written(tmp_path, monkeypatch):
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "report.md").read_text(), re.DOTALL)
-    write_run(tmp_path / "checkpoints" / "quickstart")
+    write_run(tmp_path / "checkpoints" / "demo")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(compile(snippet, "report.md", "exec"), names)
