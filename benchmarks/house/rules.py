@@ -29,7 +29,6 @@ LAYERS = [
         "images",
         "io",
         "lazy",
-        "numbers",
         "own_code",
         "progress",
         "pytorch_lightning_alias",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
+from fedgen.evaluation.marks import say_interval, say_number
 from fedgen.evaluation.names import SignalName
 from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, run_function, with_flags
-from fedgen.numbers import say_interval, say_number
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule

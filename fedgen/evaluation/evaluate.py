@@ -14,6 +14,7 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, density_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.image_sampling import CHUNK, SAMPLES, ImageSampler, Sample, draw_images, drawn_labels, sampler_of
+from fedgen.evaluation.marks import say_number
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Counts, EvaluationPlan, Place, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
@@ -22,7 +23,6 @@ from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import LEAST, Split
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
-from fedgen.numbers import say_number
 from fedgen.own_code import warn
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.image_sampling import DescribedSampler, Sample
-from fedgen.evaluation.marks import GAPS
+from fedgen.evaluation.marks import GAPS, say_number
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import MODEL, grouped
 from fedgen.evaluation.reference import Found
@@ -41,7 +41,6 @@ from fedgen.evaluation.splits import Split
 from fedgen.evaluation.tables.table import new_table
 from fedgen.io.files import write_json
 from fedgen.models.ema import with_averages
-from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import resolve_weights, without_pool

@@ -14,7 +14,7 @@ import yaml
 from lightning.pytorch import LightningModule
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.marks import GAPS, explained, mark_of
+from fedgen.evaluation.marks import GAPS, explained, mark_of, say_number
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.scores_file import PARTITION, SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import one_kind
@@ -23,7 +23,6 @@ from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import atomic_write, read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
-from fedgen.numbers import say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import read_contents
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fedgen.evaluation import Run, print_report
-from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
+from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of, say_interval, say_number
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
 from fedgen.evaluation.runs.scores_file import RECIPE, load_influences
@@ -28,7 +28,6 @@ from fedgen.evaluation.runs.selection import (
 )
 from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
-from fedgen.numbers import say_interval, say_number
 from fedgen.own_code import program
 from fedgen.progress import make_console
 from fedgen.reports.controls import ARMS, CENTRALISED, CONTROLS, LOCAL_ONLY, arm_of, read_controls

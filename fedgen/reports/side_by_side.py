@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation.marks import GAPS
+from fedgen.evaluation.marks import GAPS, say_interval, say_number
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten
-from fedgen.numbers import say_interval, say_number
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of, floors_of

@@ -15,8 +15,8 @@ from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.leaderboard import write_leaderboard
 from fedgen.reports import write_report
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
+from tests.evaluation.test_numbers import SAID
 from tests.reports.folders import HOSTILE, write_run
-from tests.test_numbers import SAID
 
 pytestmark = pytest.mark.browser
 MISSING = "browser tests need {}: `make test-browser` installs it on Debian as root; -m 'not browser' leaves them out"

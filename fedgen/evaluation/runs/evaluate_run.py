@@ -20,6 +20,7 @@ from fedgen.clients.client import Roles
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.image_sampling import ImageSampler, Sample, draw_images, inside, mixture, sampler_of
+from fedgen.evaluation.marks import say_number
 from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.evaluation.own_models import OwnModels, Personal, SingleClients
 from fedgen.evaluation.panels import Panel
@@ -33,7 +34,6 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.io.files import atomic_write, read_npz, write_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
-from fedgen.numbers import say_number
 from fedgen.progress import track
 from fedgen.scores.definition import BY_CLASS, Needs
 from fedgen.scores.rankings import best_set

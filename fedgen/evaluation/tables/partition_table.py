@@ -12,8 +12,8 @@ from rich.table import Table
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
 from fedgen.clients.partitions import SavedPartition, load_partition
+from fedgen.evaluation.marks import say_number
 from fedgen.evaluation.tables.table import new_table
-from fedgen.numbers import say_number
 
 SHOWN = 40  # clients that are listed all
 EXTREMES = 5  # of each kind that are listed where there are more

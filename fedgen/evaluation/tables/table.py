@@ -9,11 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.marks import GAPS, explained, gap_title, interval, mark_of, marked, say_directions, say_marks
+from fedgen.evaluation.marks import (
+    GAPS,
+    explained,
+    gap_title,
+    interval,
+    mark_of,
+    marked,
+    say_directions,
+    say_interval,
+    say_marks,
+    say_number,
+)
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
 from fedgen.evaluation.records import BALANCED, CONTROLS, MODEL, Columns, ScoreRecord, by_column, grouped, say_sampling
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
-from fedgen.numbers import say_interval, say_number
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_NAMED = 3  # comparisons in a title

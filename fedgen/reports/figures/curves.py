@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
-from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, explained, gap_title, interval, marked, title_of
+from fedgen.evaluation.marks import (
+    GAP_AGGREGATES,
+    GAPS,
+    axis_of,
+    explained,
+    gap_title,
+    interval,
+    marked,
+    say_number,
+    title_of,
+)
 from fedgen.evaluation.records import grouped, say_sampling
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.evaluation.tables.table import SPLITS, best_first, has_gaps
@@ -17,7 +27,6 @@ from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable
 from fedgen.io.files import atomic_write
-from fedgen.numbers import say_number
 from fedgen.reports.controls import Controls
 
 if TYPE_CHECKING:  # scores are drawn without torch
