@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
-from fedgen.evaluation.marks import say_interval, say_number
 from fedgen.evaluation.names import SignalName
+from fedgen.evaluation.records import say_interval, say_number
 from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, run_function, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either

@@ -14,10 +14,9 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, density_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.image_sampling import CHUNK, SAMPLES, ImageSampler, Sample, draw_images, drawn_labels, sampler_of
-from fedgen.evaluation.marks import say_number
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Counts, EvaluationPlan, Place, RealSide, StreamImages
-from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
+from fedgen.evaluation.records import MODEL, Columns, ScoreRecord, say_number
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import LEAST, Split

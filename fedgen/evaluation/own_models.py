@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.image_sampling import DescribedSampler, Sample
-from fedgen.evaluation.marks import GAPS, say_number
+from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import MODEL, grouped
+from fedgen.evaluation.records import MODEL, grouped, say_number
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run, RunLike

@@ -14,8 +14,8 @@ import yaml
 from lightning.pytorch import LightningModule
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.marks import GAPS, explained, mark_of, say_number
-from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.marks import GAPS, explained, mark_of
+from fedgen.evaluation.records import ScoreRecord, say_number
 from fedgen.evaluation.runs.scores_file import PARTITION, SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import one_kind
 from fedgen.foreign_text import printable_lines

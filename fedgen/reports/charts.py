@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from fedgen.evaluation.marks import GAPS, axis_of, say_number, strongest, title_of
+from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, grouped
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, grouped, say_number
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, selection_table
 from fedgen.federated.left_out import shorten

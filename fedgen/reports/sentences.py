@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fedgen.evaluation import Run, print_report
-from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of, say_interval, say_number
+from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_interval, say_number
 from fedgen.evaluation.runs.scores_file import RECIPE, load_influences
 from fedgen.evaluation.runs.selection import (
     ByColumn,

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation.marks import GAPS, say_interval, say_number
+from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
+from fedgen.evaluation.records import (
+    BALANCED,
+    Columns,
+    ScoreRecord,
+    by_column,
+    grouped,
+    say_interval,
+    say_number,
+    say_sampling,
+)
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten

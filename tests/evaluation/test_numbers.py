@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.evaluation.marks import say_number
+from fedgen.evaluation.records import say_number
 
 SAID = [
     (12.3456, 0.0612, "12.346±0.061"),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedgen.evaluation import PeerEvaluation, StoredEvaluation, StoredOptions, client_table, client_tables, peer_table
-from fedgen.evaluation.marks import say_number
+from fedgen.evaluation.records import say_number
 
 
 @pytest.fixture

@@ -20,11 +20,10 @@ from fedgen.clients.client import Roles
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.image_sampling import ImageSampler, Sample, draw_images, inside, mixture, sampler_of
-from fedgen.evaluation.marks import say_number
 from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.evaluation.own_models import OwnModels, Personal, SingleClients
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import FINE_TUNED, MODEL, ScoreRecord
+from fedgen.evaluation.records import FINE_TUNED, MODEL, ScoreRecord, say_number
 from fedgen.evaluation.runs.rebuild import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run, RunLike
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgen.class_paths import nearest
-from fedgen.evaluation.marks import GAPS, mark_of, say_interval, strongest
+from fedgen.evaluation.marks import GAPS, mark_of, strongest
 from fedgen.evaluation.names import REPORT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_sampling
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_interval, say_sampling
 from fedgen.evaluation.runs.scores_file import RECIPE
 from fedgen.foreign_text import listed
 from fedgen.io.files import read_yaml

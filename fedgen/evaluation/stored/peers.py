@@ -14,9 +14,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
-from fedgen.evaluation.marks import explained, marked, say_directions, say_number
+from fedgen.evaluation.marks import explained, marked, say_directions
 from fedgen.evaluation.names import SUBSET_SIZE, Peer
-from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.records import ScoreRecord, say_number
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
 from fedgen.evaluation.tables.table import VALUE_WIDTH, best_first, client_value, new_table, say_value

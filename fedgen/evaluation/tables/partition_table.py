@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
 from fedgen.clients.partitions import SavedPartition, load_partition
-from fedgen.evaluation.marks import say_number
+from fedgen.evaluation.records import say_number
 from fedgen.evaluation.tables.table import new_table
 
 SHOWN = 40  # clients that are listed all

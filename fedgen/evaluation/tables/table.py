@@ -17,12 +17,21 @@ from fedgen.evaluation.marks import (
     mark_of,
     marked,
     say_directions,
-    say_interval,
     say_marks,
-    say_number,
 )
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
-from fedgen.evaluation.records import BALANCED, CONTROLS, MODEL, Columns, ScoreRecord, by_column, grouped, say_sampling
+from fedgen.evaluation.records import (
+    BALANCED,
+    CONTROLS,
+    MODEL,
+    Columns,
+    ScoreRecord,
+    by_column,
+    grouped,
+    say_interval,
+    say_number,
+    say_sampling,
+)
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds

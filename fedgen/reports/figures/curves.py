@@ -17,10 +17,9 @@ from fedgen.evaluation.marks import (
     gap_title,
     interval,
     marked,
-    say_number,
     title_of,
 )
-from fedgen.evaluation.records import grouped, say_sampling
+from fedgen.evaluation.records import grouped, say_number, say_sampling
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.evaluation.tables.table import SPLITS, best_first, has_gaps
 from fedgen.federated.left_out import shorten

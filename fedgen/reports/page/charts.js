@@ -22,7 +22,7 @@ function shape(name, attributes, parent, text) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-// As evaluation/marks.py: an error to two digits and the value to the error's last; a value without one to four digits.
+// As evaluation/records.py: an error to two digits and the value to the error's last; a value without one to four digits.
 function formatted(value, error) {
   if (value === null || value === undefined) return "none";
   if (!isNumber(value)) return String(value);
