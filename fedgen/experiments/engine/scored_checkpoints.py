@@ -33,7 +33,7 @@ from fedgen.experiments.engine.features import (
     component_scores,
     rows_of,
 )
-from fedgen.experiments.engine.study import Choice, runs_folder
+from fedgen.experiments.engine.study import ScoredArmsChoice
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression import Compressor
@@ -261,13 +261,12 @@ def title_of(score: str, components: int = 64) -> str:
 
 
 @dataclass(frozen=True)
-class TrainedChoice(Choice):
+class TrainedChoice(ScoredArmsChoice):
     """Options common to experiments on trained checkpoints; its fields are options of their commands.
 
     Args:
         data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
         embedding: in whose features to score; the data's own by default.
-        weights: a local file of its weights.
         seeds: runs with each interval; the data's own number by default, of a DDPM at most 1 of larger images.
         intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
         checkpoints: about how many of each run are kept and scored; the data's own number by default. Another number
@@ -275,9 +274,6 @@ class TrainedChoice(Choice):
         client_images: of each client's training images at most, to score against; the data's own number by default.
         components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
-        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
-        recipes: folder of the recipes.
-        parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and IID controls.
         quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
@@ -286,20 +282,17 @@ class TrainedChoice(Choice):
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checkpoints": 5, "dealings": 1}
     APART: ClassVar[tuple[str, ...]] = ("by_network",)
-    LEAST: ClassVar[Mapping[str, float]] = {"dealings": 0, "components": 1, "client_images": 2}
+    LEAST: ClassVar[Mapping[str, float]] = {
+        **ScoredArmsChoice.LEAST, "dealings": 0, "components": 1, "client_images": 2, "checkpoints": 2,
+    }  # fmt: skip
 
     data: str = "digits"
-    embedding: str | None = None
-    weights: Path | None = None
-    seeds: int | None = None
+    seeds: int | None = None  # type: ignore[assignment]
     intervals: tuple[int, ...] | None = None
     checkpoints: int | None = None
     client_images: int | None = None
     components: int = 64
     dealings: int = 3
-    runs: Path | None = None
-    recipes: Path = Path("recipes")
-    parallel: int = 1
     device: str = "cpu"
     by_network: bool = False
 
@@ -307,7 +300,6 @@ class TrainedChoice(Choice):
         super().__post_init__()
         trainings.require_intervals(self.protocol.series[0].intervals)
         require_device(self.device)
-        _ = self.plan  # refuses its own numbers
 
     @cached_property
     def protocol(self) -> trainings.Protocol:
@@ -322,17 +314,9 @@ class TrainedChoice(Choice):
             checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
         )
 
-    @cached_property
-    def plan(self) -> trainings.Plan:
-        return trainings.Plan(
-            tuple(range(self.seed, self.seed + self.protocol.seeds)),
-            self.protocol.checkpoints,
-            self.seed,
-            runs_folder(self.runs, self.output),
-            self.recipes,
-            self.parallel,
-            self.quick,
-        )
+    @property
+    def seeds_of(self) -> range:
+        return range(self.seed, self.seed + self.protocol.seeds)
 
     def resolved(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
         protocol = self.protocol
@@ -349,11 +333,12 @@ class TrainedChoice(Choice):
         return [one for one in self.protocol.series if one.kind in wanted]
 
     def planned(self, kinds: Sequence[str] | None = None) -> list[trainings.TrainedRun]:
-        return trainings.all_runs(self.protocol, self.plan, self.series(kinds))
+        kept = self.protocol.held_out, self, self.protocol.checkpoints, self.quick
+        return [run for one in self.series(kinds) for run in trainings.runs_of(one, *kept)]
 
     def train(self, runs: list[trainings.TrainedRun]) -> Trained:
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
-        trainings.train_runs(runs, self.plan)
+        trainings.train_runs(runs, self)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",), images: int = 0) -> Scorers:

@@ -256,10 +256,6 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) for name, value in options.items() if name not in PLACES}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Options that several experiments share; its fields are options of their commands.
@@ -289,16 +285,12 @@ class Choice:
         return Study(name, self.output, self.settings(*which) | more)
 
     def settings(self, *which: Any) -> dict[str, Any]:
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.APART}
-        return settings_of(own) | self.resolved(*which)
+        names = [field.name for field in fields(self) if field.name not in (*PLACES, *self.APART)]
+        return {name: plain(getattr(self, name)) for name in names} | self.resolved(*which)
 
     def resolved(self) -> dict[str, Any]:
         """Settings that options stand for."""
         return {}
-
-
-def runs_folder(runs: Path | None, output: Path | None) -> Path:
-    return runs or (RUNS if output is None else output / "runs")
 
 
 @dataclass(frozen=True)
@@ -339,4 +331,4 @@ class ScoredArmsChoice(ArmsChoice):
 
     @property
     def folder(self) -> Path:
-        return runs_folder(self.runs, self.output)
+        return self.runs or (RUNS if self.output is None else self.output / "runs")

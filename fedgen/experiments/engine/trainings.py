@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine.fit_process import run_fit, run_new_fit
-from fedgen.experiments.engine.study import RUNS, ArmsChoice, Numbers, Study, at_least
+from fedgen.experiments.engine.study import ArmsChoice, Numbers, ScoredArmsChoice, Study
 from fedgen.io.files import read_yaml
 from fedgen.progress import track
 
@@ -319,23 +319,6 @@ def require_intervals(intervals: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
-    seeds: tuple[int, ...]  # of the trainings
-    checkpoints: int = 20  # about how many of each run are kept, evenly spaced; the last one among them
-    split_seed: int = 0  # of the clients' held-out images
-    runs: Path = RUNS
-    recipes: Path = Path("recipes")
-    parallel: int = 1
-    quick: bool = False  # a twentieth of the iterations
-
-    def __post_init__(self) -> None:
-        if not self.seeds:
-            raise ValueError("no seeds: train at least one run of each kind, with --seeds 1 or more")
-        at_least(2, checkpoints=self.checkpoints)
-        at_least(1, parallel=self.parallel)
-
-
-@dataclass(frozen=True)
 class TrainedRun:
     """One run: the series' name, the training's seed, its communication interval and rounds, and what makes it."""
 
@@ -357,12 +340,14 @@ class TrainedRun:
         return self.training.place
 
 
-def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedRun]:
-    """The runs of a series, every interval with every seed; `train_all` makes those that are missing."""
-    recipe, found = plan.recipes / series.recipe, []
+def runs_of(
+    series: Series, held_out: float | None, choice: ScoredArmsChoice, checkpoints: int = 20, quick: bool = False
+) -> list[TrainedRun]:
+    """The runs of a series, every interval with every seed, of which about so many checkpoints are kept."""
+    recipe, split, found = choice.recipes / series.recipe, choice.seed, []
     own = local_iterations(recipe)
     whole, whose = (own, f"{recipe}'s {own}") if series.iterations is None else (series.iterations, series.iterations)
-    iterations, checkpoints = whole // (QUICK if plan.quick else 1), plan.checkpoints
+    iterations = whole // (QUICK if quick else 1)
     stem = f"{recipe.stem}-{series.variant}" if series.variant else recipe.stem
     for interval in series.intervals:
         if 2 * interval > whole:
@@ -370,10 +355,10 @@ def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedR
         rounds = max(2, iterations // interval)
         more = {"trainer.strategy.init_args.communication_interval": interval}
         every = spacing_of(rounds, min(checkpoints, series.checkpoints or checkpoints))
-        kept = kept_rounds(rounds, every, plan.split_seed, held_out, more)
-        for seed in plan.seeds[: series.seeds]:
-            name = f"{stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
-            training = Training(recipe, plan.runs / name, seed, (*kept, *series.settings), series.control)
+        kept = kept_rounds(rounds, every, split, held_out, more)
+        for seed in choice.seeds_of[: series.seeds]:
+            name = f"{stem}-split{split}-interval{interval}-rounds{rounds}-seed{seed}"
+            training = Training(recipe, choice.folder / name, seed, (*kept, *series.settings), series.control)
             found.append(TrainedRun(series.name, seed, interval, rounds, training))
     return found
 
@@ -384,13 +369,9 @@ def spacing_of(rounds: int, checkpoints: int) -> int:
     return min(every, every + 1, key=lambda one: abs(-(-rounds // one) - checkpoints))
 
 
-def all_runs(protocol: Protocol, plan: Plan, series: Sequence[Series] | None = None) -> list[TrainedRun]:
-    return [run for one in series or protocol.series for run in runs_of(one, protocol.held_out, plan)]
-
-
-def train_runs(runs: Sequence[TrainedRun], plan: Plan) -> None:
+def train_runs(runs: Sequence[TrainedRun], choice: ScoredArmsChoice) -> None:
     try:
-        train_all([run.training for run in runs], plan.parallel)
+        train_all([run.training for run in runs], choice.parallel)
     except ChildProcessError as error:
-        remedy = f"a run that {plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
+        remedy = f"a run that {choice.folder} holds with other settings, e.g. --checkpoints, wants another --runs"
         raise ChildProcessError(f"{error}\n{remedy}") from error

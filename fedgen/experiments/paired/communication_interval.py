@@ -7,7 +7,6 @@ trained over ten clients of one digit each, at 1 to 640, beside clients alone an
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -110,11 +109,6 @@ class IntervalChoice(ScoredArmsChoice):
     def iterations_of(self, kind: str) -> int:
         return KINDS[kind].iterations if self.iterations is None else self.iterations
 
-    @cached_property
-    def plan(self) -> trainings.Plan:
-        own = self.checkpoints, self.seed, self.folder, self.recipes, self.parallel
-        return trainings.Plan(tuple(self.seeds_of), *own)
-
     def resolved(self) -> dict[str, Any]:
         return {
             "intervals": sorted(self.intervals),
@@ -127,7 +121,7 @@ class IntervalChoice(ScoredArmsChoice):
             run
             for kind in self.kinds
             for series in self.series_of(kind)
-            for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self.plan)
+            for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self, self.checkpoints)
         ]
 
     def series_of(self, kind: str) -> list[trainings.Series]:
@@ -165,7 +159,7 @@ def communication_interval(**options: Any) -> None:
 def measure(study: Study, choice: IntervalChoice) -> None:
     planned = choice.planned()  # refuses what is not there before any training, as the embeddings do
     embeddings = [load_embedding(PIXELS), load_embedding(choice.embedding, weights=choice.weights).to(choice.device)]
-    trainings.train_runs(planned, choice.plan)
+    trainings.train_runs(planned, choice)
     trained = Trained(planned, embeddings[0], choice.seed, device=choice.device)
     sides = {embedding.name: trained.with_embedding(embedding) for embedding in embeddings}
     scorers = {

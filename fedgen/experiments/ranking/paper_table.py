@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from fedgen.experiments.engine import rankings
-from fedgen.experiments.engine.study import Numbers, Study, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, Numbers, Study, at_least, expectation, make_table, panels, quickly
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.io.files import read_csv
 from fedgen.reports.figures.aggregate_panels import draw_gap
@@ -27,9 +27,9 @@ SIZE = 100
 EXACT, ROUNDED, DRAWN = "exact", "rounded", "subsets"  # ways of computing KID, in place of scores
 
 
-def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
+def tell(study: Study, choice: Choice) -> list[Table | str]:
     """KID by way of computing it, over generators made of digits; clients hold five of the ten. Gives what to print."""
-    rows = measure(study, seed, quick)
+    rows = measure(study, choice)
     titles = {EXACT: "all images", ROUNDED: "all images, rounded to 3 digits", DRAWN: f"{SUBSETS} random subsets"}
     scored, count = rankings.ScoredRows({name: {rankings.CLIENTS: row} for name, row in rows.items()}), len(rows)
     found = scored.compared()
@@ -56,9 +56,9 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     ]
 
 
-def measure(study: Study, seed: int, quick: bool) -> rankings.Rows:
-    choice = ClassChoice("digits", embedding="pixels", components=8, seed=seed, quick=quick)
-    places = ClassFederation(choice)
+def measure(study: Study, choice: Choice) -> rankings.Rows:
+    own = ClassChoice("digits", embedding="pixels", components=8, seed=choice.seed, quick=choice.quick)
+    places = ClassFederation(own)
     names = {name: name for name in places.recipes}
     if len(study.numbers.get("subsets", {})) < len(names):
         parts = places.federation.parts()
@@ -91,24 +91,19 @@ PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in 
 
 
 @quickly(repeats=50)
-def paper_table(
-    table: Path | None = None, output: Path | None = None, repeats: int = 1000, seed: int = 0, quick: bool = False
-) -> None:
+def paper_table(table: Path | None = None, repeats: int = 1000, **options: Any) -> None:
     """Shows how random subsets invert pairs by KID; with the table, counts its pairs and what noise explains of them.
 
     Args:
         table: a CSV file with a line for each generator and the columns class, fid_all, fid_avg, kid_all, kid_avg,
             copied digit for digit from the paper; it is not part of this package.
-        output: folder of results.json, subset_kid.png and paper_table.png; checkpoints/paper-table by default.
         repeats: draws of the noise; 50 with --quick.
-        seed: of clients, generators and noise.
-        quick: fewer generators and repeats.
     """
+    choice = Choice(**options)
     at_least(2, repeats=repeats)
     columns = None if table is None else read_table(table)
-    settings = {"table": columns, "repeats": repeats, "seed": seed, "quick": quick}
-    study = Study("paper-table", output, settings)
-    lines = tell(study, seed, quick)
+    study = choice.study("paper-table", table=columns, repeats=repeats)
+    lines = tell(study, choice)
     if columns is None:
         lines.append("the published table is not part of this package; --table FILE.csv reads it again (see --help)")
         study.report(lines)
@@ -117,7 +112,7 @@ def paper_table(
     printed = study.step("printed", lambda: describe(rows))
     digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
     kid = rankings.column(rows, "kid", "avg"), rankings.column(rows, "kid", "all")
-    explained = study.step("explained", lambda: explain(*kid, digits, repeats, seed))
+    explained = study.step("explained", lambda: explain(*kid, digits, repeats, choice.seed))
     lines += [*tables_of(printed, explained, digits), *outcomes(printed, explained)]
     study.report(lines, draw(rows, printed, explained, study.figure))
 

@@ -25,7 +25,7 @@ from torchmetrics.image.fid import _compute_fid
 from fedgen.data import Moses
 from fedgen.embeddings import embed, load_embedding
 from fedgen.embeddings.chemnet import FEATURES
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels, quickly
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -102,22 +102,19 @@ SMALL = 0.1  # what the error of the small matrices stays below at D = 2048
 
 
 @quickly(draws=1)
-def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, quick: bool = False) -> None:
+def fastfid_error(draws: int = 3, **options: Any) -> None:
     """Prints the table's six rows, mean absolute errors over draws, beside the published numbers.
 
     Scipy takes 11 seconds a row and draw on one thread.
 
     Args:
-        output: folder of results.json; checkpoints/fastfid-error by default.
-        draws: of the features; 1 with --quick.
-        seed: of the features.
-        quick: takes seconds, at D = 512, to see that it runs; the published numbers are for D = 2048.
+        draws: of the features; 1 with --quick, at D = 512, while the published numbers are for D = 2048.
     """
-    study = Study("fastfid-error", output, settings_of(locals()))
+    choice = Choice(**options)
+    study, dim = choice.study("fastfid-error", draws=draws), 512 if choice.quick else DIM
     at_least(1, draws=draws)
-    dim = 512 if quick else DIM
     items = {f"m = {size}, draw {draw}": (size, draw) for size in PUBLISHED for draw in range(draws)}
-    found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, seed)), unit="matrices")
+    found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, choice.seed)), unit="matrices")
     rows = {size: mean_of([found[name] for name, item in items.items() if item[0] == size]) for size in PUBLISHED}
     study.report([error_table(rows, dim, draws), *error_outcomes(rows, dim)])
 
@@ -198,7 +195,6 @@ FASTER = 25  # the paper's least factor over scipy
 
 @quickly(dims=(512,), batch_sizes=(8, 64), repeats=5, slow_repeats=2)
 def fastfid_speed(
-    output: Path | None = None,
     dims: tuple[int, ...] = (2048, 512),
     batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256),
     repeats: int = 100,
@@ -206,16 +202,14 @@ def fastfid_speed(
     threads: int = 1,
     dtype: Literal["float64", "float32"] = "float64",
     spectrum: Literal["flat", "falling", "chemnet"] = "flat",
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Times every method at every D and m, after one warm-up each, and compares their values.
 
     Nothing else should run on the machine. A quarter of an hour, most of it in scipy's 24 roots at D = 2048.
 
     Args:
-        output: folder of results.json and fastfid_speed.png; checkpoints/fastfid-speed by default.
-        dims: features D.
+        dims: features D; 512 with --quick.
         batch_sizes: generated images m, each at most D.
         repeats: timed calls of the fast methods; 5 with --quick.
         slow_repeats: of torchmetrics and scipy; 2 with --quick.
@@ -223,10 +217,9 @@ def fastfid_speed(
         dtype: of the fast methods' products; torchmetrics and scipy always work in float64.
         spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k; "chemnet" takes
             ChemNet's features of molecules of MOSES in place of draws, with dims=(512,).
-        seed: of the features.
-        quick: takes seconds, at D = 512, to see that it runs.
     """
-    settings = settings_of(locals())
+    own = {name: value for name, value in locals().items() if name != "options"}
+    choice = Choice(**options)
     at_least(2, repeats=repeats, slow_repeats=slow_repeats, batch_sizes=batch_sizes)
     at_least(1, threads=threads)
     if not dims or not batch_sizes or max(batch_sizes) > min(dims):
@@ -235,10 +228,10 @@ def fastfid_speed(
         raise ValueError(
             f"dims={dims}: ChemNet's features are {FEATURES}; with spectrum=chemnet give --dims {FEATURES}"
         )
-    study = Study("fastfid-speed", output, settings)
+    study = choice.study("fastfid-speed", **own)
     cells = cells_of(dims, batch_sizes)
     with limited(threads):
-        found = study.each("times", cells, lambda cell: time_cell(*cell, settings), unit="timings")
+        found = study.each("times", cells, lambda cell: time_cell(*cell, study.settings), unit="timings")
     tables: list[Table | str] = [speed_table(found, dim, batch_sizes) for dim in dims]
     study.report(
         [*tables, *speed_outcomes(found, dims, batch_sizes, dtype)], draw(found, dims, batch_sizes, study.figure)

@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels, quickly
 from fedgen.scores import frechet_distance, inversions, theory
 from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
 from fedgen.seeds import generator
@@ -33,36 +33,22 @@ COLOURS = ("#1f5fa8", "#3a8a3a", "#c4560b")
 
 
 @quickly(draws=10)
-def barycentre(
-    output: Path | None = None,
-    draws: int = 200,
-    generators: int = 10,
-    clients: int = 3,
-    dim: int = 6,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def barycentre(draws: int = 200, generators: int = 10, clients: int = 3, dim: int = 6, **options: Any) -> None:
     """Draws federations of Gaussians and compares FD-avg with what the theorem makes of it, and so the ranking.
 
     Args:
-        output: folder of results.json and barycentre.png; checkpoints/barycentre by default.
         draws: federations of each case; 10 with --quick.
         generators: drawn for each federation, and ranked.
         clients: of each federation.
         dim: features D.
-        seed: of all draws.
-        quick: takes seconds, to see that it runs.
     """
-    study = Study("barycentre", output, settings_of(locals()))
+    choice = Choice(**options)
+    study = choice.study("barycentre", draws=draws, generators=generators, clients=clients, dim=dim)
     at_least(1, draws=draws)
     at_least(2, generators=generators, clients=clients, dim=dim)
-    sizes = generators, clients, dim
-    found = {
-        case: study.each(
-            case, {str(n): n for n in range(draws)}, partial(decompose, case, sizes=sizes, seed=seed), "draws"
-        )
-        for case in CASES
-    }
+    numbers, sizes, seed = {str(n): n for n in range(draws)}, (generators, clients, dim), choice.seed
+    makers = {case: partial(decompose, case, sizes=sizes, seed=seed) for case in CASES}
+    found = {case: study.each(case, numbers, make, "draws") for case, make in makers.items()}
     examples = study.each("counter-example", FEDERATIONS, lambda size: compare_shifts(*size, seed), "federations")
     tables: list[Table | str] = [*tables_of(found, examples), *outcomes(found, examples)]
     study.report(tables, draw(found, examples, study.figure))

@@ -7,12 +7,13 @@ E FID_m(s) = s t (1 + 1/m) + t - 2 sqrt(s) c_m, t = tr C, so minibatch FID is le
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.study import Study, at_least, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import Choice, at_least, make_table, panels, quickly
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
 from fedgen.seeds import generator
@@ -29,34 +30,28 @@ DRAWS = 50  # batches whose mean FID is a perfect generator's score
 
 @quickly(batch_sizes=lambda sizes: sizes[:3], steps=200)
 def minibatch_bias(
-    output: Path | None = None,
     dim: int = 64,
     batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512),
     steps: int = 1500,
     queue: int = 2000,
     decay: float = 0.98,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Trains the scale by each form of the loss and batch size; prints where it ends and what theory says of the first.
 
     Args:
-        output: folder of results.json and minibatch_bias.png; checkpoints/minibatch-bias by default.
         dim: features D; the covariance's spectrum falls as 1 / k.
-        batch_sizes: images of a batch.
-        steps: gradient steps.
+        batch_sizes: images of a batch; the first three with --quick.
+        steps: gradient steps; at most 200 with --quick.
         queue: images of the queue.
         decay: of the EMA, a step.
-        seed: of all draws.
-        quick: three batch sizes and 200 steps at most, to see that it runs.
     """
-    settings = settings_of(locals())
-    if not quick:
-        del settings["quick"]
+    choice = Choice(**options)
     at_least(1, dim=dim, steps=steps)
     at_least(2, batch_sizes=batch_sizes)
-    study = Study("minibatch-bias", output, settings)
-    numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
+    own = {"dim": dim, "batch_sizes": batch_sizes, "steps": steps, "queue": queue, "decay": decay}
+    study = choice.study("minibatch-bias", **own)
+    numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, choice.seed))
     study.report([table_of(numbers)], draw(numbers, study.figure))
 
 
