@@ -258,7 +258,14 @@ class Protocol:
 LITE0 = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
 
-# at 32x32 the DDPMs are trained for half of their recipe's iterations, 40 to 60 minutes of CPU time
+
+def at_32_pixels(data: str, *args: Any, **options: Any) -> Protocol:
+    # the DDPM is trained for half of its recipe's iterations, 40 to 60 minutes of CPU time
+    ddpm = Series("DDPM", f"ddpm_{data}.yaml", (5,), iterations=1000, seeds=1, checkpoints=8)
+    gan = Series("WGAN-GP", f"wgan_gp_{data}.yaml", (5, 20))
+    return Protocol((gan, ddpm), LITE0, LITE0, *args, seeds=1, **options)
+
+
 PROTOCOLS: dict[str, Protocol] = {
     # 64 pixels: as few as can be told from 90 images of a client; 896 images: all that the clients hold out
     "digits": Protocol(
@@ -268,29 +275,8 @@ PROTOCOLS: dict[str, Protocol] = {
         896,
         held_out=0.5,
     ),
-    "mnist5k": Protocol(
-        (
-            Series("WGAN-GP", "wgan_gp_mnist5k.yaml", (5, 20)),
-            Series("DDPM", "ddpm_mnist5k.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
-        ),
-        LITE0,
-        LITE0,
-        2000,
-        held_out=0.5,
-        seeds=1,
-    ),
-    "fashion-mnist": Protocol(
-        (
-            Series("WGAN-GP", "wgan_gp_fashion_mnist.yaml", (5, 20)),
-            Series("DDPM", "ddpm_fashion_mnist.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
-        ),
-        LITE0,
-        LITE0,
-        10_000,
-        client_images=1000,
-        seeds=1,
-        checkpoints=10,
-    ),
+    "mnist5k": at_32_pixels("mnist5k", 2000, held_out=0.5),
+    "fashion-mnist": at_32_pixels("fashion_mnist", 10_000, client_images=1000, checkpoints=10),
     # the paper's: interval 160, Inception, every image that a client trains on
     "cifar10": Protocol(
         (Series("WGAN-GP", "wgan_gp_cifar10.yaml", (160,)), Series("DDPM", "ddpm_cifar10.yaml", (160,), seeds=1)),
