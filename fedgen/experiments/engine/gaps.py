@@ -330,7 +330,6 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
                     values = zip(*(curve["values"][split][-len(rounds) :] for curve in curves))
                     look = {"color": colour, "marker": "o", "markersize": 3}
                     axes.plot(rounds, list(map(statistics.mean, values)), label=split, **look)
-                axes.grid(alpha=0.25)
                 axes.tick_params(labelsize=7)
                 axes.set_title(arm, fontsize=9)
             for axes in row[1:-1]:
@@ -364,5 +363,5 @@ def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="x", alpha=0.25)
+    axes.grid(visible=False, axis="y")
     axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

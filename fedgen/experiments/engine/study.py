@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +21,7 @@ from rich.table import Table
 from fedgen.io.files import atomic_write, read_json, require_writable, write_json
 from fedgen.progress import make_console, track
 from fedgen.reports.contents import CONCLUSIONS
+from fedgen.reports.figures.curves import new_figure, save_picture
 
 T = TypeVar("T")
 Numbers = Mapping[str, Any]
@@ -184,27 +185,25 @@ def make_table(
     return table
 
 
-def save_figure(figure: Any, path: str | Path) -> Path:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
-    return Path(path)
-
-
 @contextmanager
 def panels(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "", **options: Any
+    path: Path,
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    title: str = "",
+    grid: Literal["both", "x", "y"] = "both",
+    **options: Any,
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes [rows, columns], saved as PNG when they are drawn."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
+    """A figure and its axes [rows, columns] with a light grid, saved as PNG when they are drawn."""
+    figure = new_figure(*size)
     if title:
         figure.suptitle(title, fontsize=10)
-    yield figure, figure.subplots(rows, columns, squeeze=False, **options) if rows else None
-    save_figure(figure, path)
+    grids = figure.subplots(rows, columns, squeeze=False, **options) if rows else None
+    for axes in () if grids is None else grids.flat:
+        axes.grid(alpha=0.25, axis=grid)
+    yield figure, grids
+    save_picture(figure, path)
 
 
 P = ParamSpec("P")

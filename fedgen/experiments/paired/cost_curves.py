@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
-from fedgen.experiments.engine.arm_panels import log_axis
 from fedgen.experiments.engine.paired_seeds import (
     by_chance,
     change_of,
@@ -31,6 +30,7 @@ from fedgen.experiments.engine.study import Study, make_table, panels, rising
 from fedgen.experiments.engine.trainings import Arm, RecipeChoice, Training, component, of_strategy, train_arms
 from fedgen.federated.run_files import read_times
 from fedgen.io.files import in_bytes
+from fedgen.reports.figures.aggregate_panels import log_axis
 
 EVALUATION = "trainer.callbacks.init_args"
 FID = title_of("fid")
@@ -419,7 +419,7 @@ def flow_table(curves: Curves) -> Table:
 
 def draw_changes(curves: Curves, path: Path) -> None:
     control, rows = ends(curves[CONTROL]), changes_of(curves)
-    with panels(path, (7, 0.6 + 0.4 * len(rows))) as (_, ((axes,),)):
+    with panels(path, (7, 0.6 + 0.4 * len(rows)), grid="x") as (_, ((axes,),)):
         for place, row in enumerate(rows.values()):
             axes.plot(row["interval"] if "interval" in row else [row["difference"]] * 2, [place, place], color="0.35")
             axes.plot(row["difference"], place, "|", color="0.1", markersize=12)
@@ -429,4 +429,3 @@ def draw_changes(curves: Curves, path: Path) -> None:
         axes.set_yticks(range(len(rows)), list(rows))
         axes.invert_yaxis()
         axes.set_xlabel(f"{FID} all, less that of {CONTROL}; a point a seed, 95 % interval")
-        axes.grid(axis="x", alpha=0.25)

@@ -248,7 +248,6 @@ def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
             axes.set_title(partition, fontsize=10)
             axes.set_xlabel("evaluation")
             axes.set_xticks(checks)
-            axes.grid(alpha=0.25)
         row[0].set_ylabel(f"{score} of single clients")
         row[0].legend(fontsize=8)
     return path

@@ -264,5 +264,4 @@ def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
         axes.scatter(list(known), list(known.values()), color=colour, marker=marker, label=TITLES[score])
     axes.set_xticks(range(len(shares)), [case.replace(" ", "\n") for case in shares])
     axes.set(ylim=(0, 1.55), ylabel="share of the known distance")
-    axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="upper left")

@@ -171,7 +171,6 @@ def draw(rows: near.Anchored, floor: Numbers, found: Numbers, places: near.Neigh
                 axes.plot(rows.sizes, found["terms"][score][term][how], label=f"{how}, {term}", **look)
             scale_by_size(axes, rows.sizes)
             axes.set(xlabel=near.SIZE, ylabel=title)
-            axes.grid(alpha=0.25)
             axes.legend(fontsize=7, framealpha=0.8)
         for axes in (third, fourth):
             axes.remove()

@@ -281,7 +281,6 @@ def draw(found: Numbers, components: int, path: Path) -> Path:
             axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
             axes.minorticks_off()
             axes.set_xlabel("images of a client")
-            axes.grid(alpha=0.25)
     return path
 
 

@@ -134,7 +134,6 @@ def draw_run_gaps(axes: Any, rows: ScoredRows, score: str, about: Numbers) -> No
             axes.plot(iterations, [gaps[name] for name in names], linewidth=0.8, marker=".", **look)
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
     axes.set(xlabel="local iterations", ylabel=f"{title_of(score)} avg - all")
-    axes.grid(alpha=0.25)
     handles = dict(zip(*reversed(axes.get_legend_handles_labels())))  # one of each label
     axes.legend(handles.values(), handles.keys(), fontsize=8, loc="upper right", ncols=len(handles))
 

@@ -370,7 +370,6 @@ def _draw_over(axes: Any, ranking: rankings.RankingStudy, score: str, choice: Tr
         axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
     axes.set(xlabel=TAU, ylabel=ranking.titles[score])
-    axes.grid(alpha=0.25)
 
 
 def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) -> Path:

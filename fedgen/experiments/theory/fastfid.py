@@ -233,9 +233,8 @@ def fastfid_speed(
     with limited(threads):
         found = study.each("times", cells, lambda cell: time_cell(*cell, study.settings), unit="timings")
     tables: list[Table | str] = [speed_table(found, dim, batch_sizes) for dim in dims]
-    study.report(
-        [*tables, *speed_outcomes(found, dims, batch_sizes, dtype)], draw(found, dims, batch_sizes, study.figure)
-    )
+    tables += speed_outcomes(found, dims, batch_sizes, dtype)
+    study.report(tables, draw(found, dims, batch_sizes, study.figure))
 
 
 def name_of(dim: int, size: int, method: str, passes: str) -> str:
@@ -389,7 +388,6 @@ def draw(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[in
             panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
             panel.set_xlabel("generated images m")
             panel.set_title(f"D = {dim}", fontsize=10)
-            panel.grid(alpha=0.25)
         axes[0].set_ylabel("seconds")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return path

@@ -155,7 +155,7 @@ def tables_of(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[Tab
 
 
 def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
-    with panels(path, (9.6, 3.9), 1, 2) as (_, ((left, right),)):
+    with panels(path, (9.6, 3.9), 1, 2, grid="y") as (_, ((left, right),)):
         for place, (case, colour) in enumerate(zip(found, COLOURS)):
             shares = [100 * value for value in residuals(found[case], relative=True)]
             spread = torch.rand(len(shares), generator=generator(0, case)) * 0.7 - 0.35
@@ -165,7 +165,6 @@ def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> P
         left.axhline(0, color="0.5", linewidth=1)
         left.set_xticks(range(len(found)), [case.replace(" the", "\nthe") for case in found])
         left.set(xlabel="covariances of clients and generator", ylabel="FD-avg less the theorem, % of FD-avg")
-        left.grid(alpha=0.25, axis="y")
         name, row = list(examples.items())[1]
         ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
         labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
@@ -179,5 +178,4 @@ def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> P
         right.set_axisbelow(True)
         right.set_ylim(0, 1.35 * right.get_ylim()[1])
         right.legend(fontsize=8, ncols=3, loc="upper center", columnspacing=1)
-        right.grid(alpha=0.25, axis="y")
     return path

@@ -173,7 +173,6 @@ def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score
     axes.set_ylim(-0.04 * top, 1.45 * top)  # room for the legend
     axes.set(xlabel="variance of the generator along x", ylabel=f"{score.upper()} (lower is better)")
     axes.legend(fontsize=8, ncols=2, loc="upper center")
-    axes.grid(alpha=0.25)
 
 
 def draw_pairs(axes: Any, rows: Rows, score: str, found: Mapping[str, Any]) -> None:
@@ -304,7 +303,6 @@ def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
                 axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
             axes.set(xlabel=label, ylabel="log-likelihood (higher is better)")
             axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
-            axes.grid(alpha=0.25)
     return path
 
 

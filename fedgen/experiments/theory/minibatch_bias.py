@@ -149,5 +149,4 @@ def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
             axes.set_xlabel("images of a batch")
-            axes.grid(alpha=0.25)
     return path

@@ -86,13 +86,21 @@ def draw_bands(
 
 def scale_by_size(axes: Any, sizes: Sequence[int]) -> None:
     """A logarithmic axis across; of sizes that span little more than a factor of ten, ticks as 100, 200, 500."""
+    if max(sizes) < NARROW * min(sizes):
+        log_axis(axes, "x", form="{x:,.0f}")
+    else:
+        axes.set_xscale("log")
+
+
+def log_axis(axes: Any, which: str, subs: Sequence[int] = (1, 2, 5), form: str = "{x:g}") -> None:
+    """Makes the "x" or the "y" axis logarithmic, with plain numbers at multiples of powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set_xscale("log")
-    if max(sizes) < NARROW * min(sizes):
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+    getattr(axes, f"set_{which}scale")("log")  # of a name that is one of two
+    scale = getattr(axes, f"{which}axis")  # likewise
+    scale.set_major_locator(LogLocator(subs=subs))
+    scale.set_major_formatter(form)
+    scale.set_minor_formatter(NullFormatter())
 
 
 def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: str) -> Any:
@@ -156,5 +164,6 @@ def show_rows(axes: Any, rows: Mapping[str, Tensor]) -> None:
     side = len(sheet) / len(rows)
     axes.set_yticks([(row + 0.5) * side for row in range(len(rows))], list(rows), fontsize=10)
     axes.set_xticks([])
+    axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
