@@ -1,12 +1,16 @@
 """Entries: one JSON file a cell, with its recipe, every seed's scores and costs, where it was made, and its claims."""
 
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from fedgen.benchmark.provenance import Origin
+from fedgen import __version__
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
 from fedgen.class_paths import is_class_path
 from fedgen.evaluation.names import SELECT, SignalName
@@ -21,7 +25,10 @@ MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
 LONGEST_PICTURE = 2_000_000  # characters
 LARGEST_SIDE = 4096  # of images in pixels
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
+LIBRARIES = ("torch", "lightning", "numpy")
 _Name = Annotated[str, Text(200, 1)]
+_Word = Annotated[str, Text(200)]
+_Commit = Annotated[str, Fits(re.compile(r"[0-9a-f]{40}\+?").fullmatch, "commit of 40 hex digits")]
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
 _Signed = Annotated[float, Between(-1, 1)]
@@ -32,6 +39,25 @@ _DataUri = Annotated[
         "picture in a data URI",
     ),
 ]
+
+
+class Machine(TypedDict):
+    """The machine: what numbers and seconds may depend on, and nothing that names its owner."""
+
+    system: _Word
+    architecture: _Word
+    processor: _Word
+    cores: int
+    memory: int
+
+
+class Origin(TypedDict):
+    """The origin of an entry; `commit` is None outside a checkout, and ends in "+" where files were changed."""
+
+    fedgen: _Word
+    commit: _Commit | None
+    versions: dict[_Word, _Word]
+    machine: Machine
 
 
 class RunCost(TypedDict):
@@ -170,9 +196,9 @@ class Entry:
 
 def read_entry(path: Path) -> Entry:
     form = read_json(path)
-    version = form.get("format") if isinstance(form, dict) else None
-    if type(version) is not int or version != FORMAT:
-        raise ValueError(f"{path} is no entry of the benchmark in format {FORMAT}: its format is {version!r}")
+    found = form.get("format") if isinstance(form, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise ValueError(f"{path} is no entry of the benchmark in format {FORMAT}: its format is {found!r}")
     if wrong := fault(form, EntryForm):
         raise ValueError(f"{path} is no entry of the benchmark: it {wrong}")
     if len(form["beside"].split("/")) != 4:
@@ -210,3 +236,39 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
         and record.aggregate in ("avg", "all")
         and ((record.is_floor and record.round is None) or (record.is_model and record.round == last_round))
     ]
+
+
+def provenance() -> Origin:
+    libraries = {name: version(name) for name in LIBRARIES}
+    machine: Machine = {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    versions = {"python": platform.python_version(), **libraries}
+    return {"fedgen": __version__, "commit": _commit(), "versions": versions, "machine": machine}
+
+
+def _commit() -> str | None:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    words = (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+    try:
+        head, changed = (
+            subprocess.check_output(["git", "-C", root, *own], text=True, stderr=subprocess.DEVNULL).strip()
+            for own in words
+        )
+    except (OSError, subprocess.CalledProcessError):  # there is no git, or no commit
+        return None
+    return head + ("+" if changed else "")
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it; else what Python knows."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()

@@ -11,10 +11,8 @@ import yaml
 
 from fedgen.benchmark import entry as forms
 from fedgen.benchmark.claims import check, claims_of
-from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, Suite
 from fedgen.embeddings import FeatureCache
-from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.evaluation.audit.membership import audit_run
 from fedgen.evaluation.audit.nearest_images import draw_nearest
 from fedgen.evaluation.names import LAST
@@ -102,7 +100,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "recipe": recipe,
         "recipe_hash": fingerprint(recipe),
         "seeds": list(suite.seeds),
-        "provenance": provenance(),
+        "provenance": forms.provenance(),
         "runs": stored,
         "claims": claims_of(cell, records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
@@ -148,17 +146,13 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[forms.MembershipF
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     options: dict[str, Any] = {"embedding": data.embeddings[0], "num_images": data.num_images, "seed": clients.seed}
     (audit,) = audit_run(folder, module, clients, **options, pairs=PAIRS)
-    attacks: list[forms.AttackForm] = []
-    for one in audit.clients:
-        auc, advantage = _interval_form(one.auc), _interval_form(one.advantage)
-        attacks.append({"name": one.name, "pairs": one.pairs, "auc": auc, "advantage": advantage})
+    shown = [
+        {"name": one.name, "pairs": one.pairs, "auc": asdict(one.auc), "advantage": asdict(one.advantage)}
+        for one in audit.clients
+    ]
     uri = ""
     if picture:
         draw_nearest(folder, module, clients, **options, cache=FeatureCache(CACHE))
         drawn = Pictures().one(folder / NEAREST)
         uri = "" if drawn is None else drawn.uri
-    return {"signal": audit.signal, "clients": attacks}, uri
-
-
-def _interval_form(estimate: IntervalEstimate) -> forms.IntervalForm:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {"signal": audit.signal, "clients": cast("list[forms.AttackForm]", shown)}, uri

@@ -6,7 +6,7 @@ Scores are measured anchor by anchor, then shown by size.
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -246,6 +246,12 @@ class Anchored:
 
     def gaps(self, score: str, where: str | None = None) -> list[list[float]]:
         return [[a - b for a, b in zip(*pair)] for pair in zip(*self.both(score, where).values())]
+
+    def changed(self, change: Callable[[Rows], Rows]) -> "Anchored":
+        own = {
+            anchor: {name: change(rows) for name, rows in by_name.items()} for anchor, by_name in self.scores.items()
+        }
+        return replace(self, scores=own)
 
     def terms(self, score: str, term: str, aggregate: str) -> list[float]:
         """The mean over anchors of one term of a score, "mean" or "covariance", by size."""

@@ -337,25 +337,16 @@ def make_scorers(
 def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
     """Ranks by avg and all: of all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in rows.sizes if size + 1 >= images}
+
+    def rounded(row: Any) -> dict[str, dict[str, float]]:
+        return {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
+
     # to 12 digits: scores are counts over numbers of images, and equal counts should be ties
-    rounded: dict[str, dict[str, dict[str, Any]]] = {
-        anchor: {
-            name: {
-                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
-                for size, row in own.items()
-            }
-            for name, own in by_name.items()
-        }
-        for anchor, by_name in rows.scores.items()
-    }
-    every = replace(rows, scores=rounded)
-    full = {
-        anchor: {name: {size: row for size, row in one.items() if size in drawn} for name, one in own.items()}
-        for anchor, own in every.scores.items()
-    }
+    every = rows.changed(lambda one: {size: rounded(row) for size, row in one.items()})
+    full = every.changed(lambda one: {size: row for size, row in one.items() if size in drawn})
     return {
         "generators": every.compared(NAMES, single=True),
-        "as many images": replace(rows, scores=full).compared(NAMES, single=True) if len(drawn) > 1 else None,
+        "as many images": full.compared(NAMES, single=True) if len(drawn) > 1 else None,
         "sizes": every.compared(NAMES),
         "recall avg - all": {
             name: max(abs(gap) for own in rows.gaps("recall", name) for gap in own)
