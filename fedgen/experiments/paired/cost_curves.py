@@ -16,15 +16,7 @@ from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
-from fedgen.experiments.engine.paired_seeds import (
-    by_chance,
-    change_of,
-    compare_pairs,
-    difference,
-    mean_and_spread,
-    verdict,
-    verdict_on,
-)
+from fedgen.experiments.engine import paired_seeds
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Study, make_table, panels, rising
 from fedgen.experiments.engine.trainings import Arm, RecipeChoice, Training, component, of_strategy, train_arms
@@ -110,7 +102,7 @@ def at_the_end_of(curves: Curves, arm: str, other: str, column: str, cost: str) 
 
 
 def shown(values: Sequence[float]) -> str:
-    return mean_and_spread(values, 2)
+    return paired_seeds.mean_and_spread(values, 2)
 
 
 def spread_note(curves: Curves, more: str) -> str:
@@ -214,10 +206,10 @@ def clock_lines(curves: Curves) -> list[str]:
     time = f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,"
     then = f"when {FEDBUFF} is through, its FID-all is lower than {FEDAVG}'s of that moment"
     return [
-        verdict_on(time, [[1.0] * len(early), shares], "less"),
-        verdict_on(then, [early, fids[1]], "less"),
-        verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
-        verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
+        paired_seeds.verdict_on(time, [[1.0] * len(early), shares], "less"),
+        paired_seeds.verdict_on(then, [early, fids[1]], "less"),
+        paired_seeds.verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
+        paired_seeds.verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
     ]
 
 
@@ -295,9 +287,9 @@ def bytes_lines(curves: Curves) -> list[str]:
     for arm in COMPRESSORS:
         then, own = at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"), ends(curves[arm])
         text = f"{arm}: FID-all is lower than with whole updates of as many bytes"
-        lines.append(verdict_on(text, [then, own], "less"))
+        lines.append(paired_seeds.verdict_on(text, [then, own], "less"))
         text = f"{arm}: FID-all after as many rounds, less that of {WHOLE},"
-        lines.append(verdict_on(text, [ends(curves[WHOLE]), own]))
+        lines.append(paired_seeds.verdict_on(text, [ends(curves[WHOLE]), own]))
     return lines
 
 
@@ -396,20 +388,22 @@ def flow_choices(**options: Any) -> None:
 def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
     """Return FID-all of each changed arm beside the recipe's, as `compare_pairs` gives it."""
     control = ends(curves[CONTROL])
-    return {arm: compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
+    return {arm: paired_seeds.compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
 
 
 def flow_lines(curves: Curves) -> list[str]:
     """Say of each change whether FID-all is the worse for it, as expected of all but a shorter interval."""
     lines = []
     for arm, row in changes_of(curves).items():
-        worse = verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more")
-        lines.append(difference(f"{arm}: FID-all, beside {CONTROL},", row) if arm == "interval 1" else worse)
-    return [*lines, by_chance(len(lines))]
+        worse = paired_seeds.verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more")
+        lines.append(
+            paired_seeds.difference(f"{arm}: FID-all, beside {CONTROL},", row) if arm == "interval 1" else worse
+        )
+    return [*lines, paired_seeds.by_chance(len(lines))]
 
 
 def flow_table(curves: Curves) -> Table:
-    changes = {arm: change_of(row) for arm, row in changes_of(curves).items()}
+    changes = {arm: paired_seeds.change_of(row) for arm, row in changes_of(curves).items()}
     names = "fid_all", "fid_avg"
     rows = [(arm, *(shown(ends(own, one)) for one in names), changes.get(arm, "")) for arm, own in curves.items()]
     note = spread_note(curves, f"; difference: in {FID} all, paired, its 95 % interval")
