@@ -29,8 +29,6 @@ AGGREGATES = ("avg", "all")
 
 @dataclass(frozen=True)
 class Ratio:
-    """A score of a run beside its floor."""
-
     score: ScoreRecord
     floor: ScoreRecord  # of real images in their place
 
@@ -56,7 +54,6 @@ class Number:
 
 
 def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
-    """The scores of one run in avg and all beside their floors."""
     models = {(r.embedding, r.aggregate): r for r in records if r.is_model}
     floors = {(r.embedding, r.aggregate): r for r in records if r.is_floor}
     wanted = {(embedding, name) for embedding, _ in {*models, *floors} for name in AGGREGATES}
@@ -67,7 +64,6 @@ def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
 
 
 def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
-    """The number over runs, with its interval."""
     logs = [[ratio.log for ratio in run] for run in runs]
     known = [[value for value in run if value is not None] for run in logs]
     if any(len(own) < len(run) for own, run in zip(known, logs)):

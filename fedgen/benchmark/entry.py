@@ -61,16 +61,10 @@ class Origin(TypedDict):
 
 
 class RunCost(TypedDict):
-    """Costs of one run.
-
-    `turns` are those of all clients, `message_bytes` what a client sends after one, `client_seconds` of all turns one
-    after the other with the server's part of rounds, `peak_memory` of the process, scoring included.
-    """
-
-    turns: int
-    message_bytes: _Bytes
-    client_seconds: _Real
-    peak_memory: _Bytes
+    turns: int  # of all clients
+    message_bytes: _Bytes  # that a client sends after one
+    client_seconds: _Real  # of all turns one after the other, with the server's part of rounds
+    peak_memory: _Bytes  # of the process, scoring included
 
 
 class IntervalForm(TypedDict):
@@ -91,8 +85,6 @@ class AttackForm(TypedDict):
 
 
 class MembershipForm(TypedDict):
-    """Membership inference on a run's last checkpoint."""
-
     signal: SignalName
     clients: Annotated[list[AttackForm], Length(MOST_CLIENTS, 1)]
 
@@ -107,19 +99,14 @@ class RunForm(TypedDict):
 
 
 class Claims(TypedDict):
-    """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
+    """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory."""
 
-    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the data's first
-    embedding, with those of real images for some ("authenticity floor"), `attack` the advantage of membership
-    inference.
-    """
-
-    number: _Real | None
+    number: _Real | None  # this and the next three are those of `claims.Number`
     low: _Real | None
     high: _Real | None
     parts: dict[_Name, _Real]
-    beside: dict[_Name, float]
-    attack: IntervalForm
+    beside: dict[_Name, float]  # other scores in all in the first embedding, of real images too ("authenticity floor")
+    attack: IntervalForm  # the advantage of membership inference
     sent_bytes: _Real
     client_seconds: _Real
     peak_memory: _Bytes
@@ -144,16 +131,12 @@ class OwnForm(TypedDict):
 
 
 class EntryForm(TypedDict):
-    """The file of an entry.
-
-    `cell` is its name, `beside` the suite's cell whose other parts it has; `samples` is a picture of the first seed's
-    images, `nearest` one of those that are nearest to training images.
-    """
+    """The file of an entry."""
 
     format: int
     suite: _Name
-    cell: _Name
-    beside: _Name
+    cell: _Name  # its name
+    beside: _Name  # the suite's cell whose other parts it has
     own: OwnForm | None
     recipe: dict[str, Any]
     recipe_hash: _Name
@@ -161,8 +144,8 @@ class EntryForm(TypedDict):
     provenance: Origin
     runs: Annotated[list[RunForm], Length(MOST_SEEDS, 1)]
     claims: Claims
-    samples: _DataUri
-    nearest: _DataUri
+    samples: _DataUri  # a picture of the first seed's images
+    nearest: _DataUri  # of those that are nearest to training images
 
 
 @dataclass(frozen=True)
@@ -183,7 +166,6 @@ class Entry:
 
     @property
     def task(self) -> tuple[str, str]:
-        """The suite and the task, whose entries are compared."""
         return self.form["suite"], "/".join(self.form["cell"].split("/")[:2])
 
     @property

@@ -48,8 +48,6 @@ class Standing:
 
 @dataclass(frozen=True)
 class SuiteAnswer:
-    """A question, and the order of the cells that are there."""
-
     suite: str
     question: str
     order: str
@@ -79,7 +77,6 @@ def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
 
 
 def standings_of(entries: Sequence[Entry]) -> list[Standing]:
-    """The standings of each task, in the order of the first entries."""
     tasks = dict.fromkeys(entry.task for entry in entries)
     return [Standing(*task, sorted((one for one in entries if one.task == task), key=_place)) for task in tasks]
 
@@ -208,7 +205,6 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
 
 
 def write_leaderboard(entries: Sequence[Entry], refused: Sequence[str], path: Path) -> Path:
-    """Writes the page, whole or not at all; returns its path."""
     KIND.require_own(path)
     return KIND.save(page_of(entries, refused), path)
 

@@ -52,7 +52,6 @@ def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int =
 
 
 def say(entry: forms.Entry) -> str:
-    """An entry in a line: its name, number and interval."""
     claims = entry.claims
     if claims["number"] is None:
         return f"{entry.name}: no number, as a score is not finite"
@@ -62,7 +61,6 @@ def say(entry: forms.Entry) -> str:
 
 
 def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
-    """The runs of a cell, one a seed, of the recipe that is written for them."""
     recipe = cell.recipe()
     start = fingerprint(recipe)[:8]
     path = output / "recipes" / f"{cell.slug}.yaml"
@@ -76,7 +74,6 @@ def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
 
 
 def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> forms.Entry:
-    """Writes the entry of a cell whose runs are done, and reads it back."""
     recipe = cell.recipe()
     records = [forms.measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
@@ -114,7 +111,6 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
 
 
 def cost_of(run: Training) -> forms.RunCost:
-    """The costs of a finished run: what its callback counted, and the bytes of a client's message."""
     path = run.place / LAST
     state = read_checkpoint(path)["callbacks"].get("RunCosts")
     if not isinstance(state, dict):

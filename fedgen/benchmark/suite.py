@@ -14,8 +14,6 @@ Part = dict[str, Any]
 
 @dataclass(frozen=True)
 class DataPart:
-    """One data set, and how generators of it are measured."""
-
     recipe: Part
     image_size: int  # side of its images in pixels
     channels: int  # 1 grey, 3 colour
@@ -25,8 +23,6 @@ class DataPart:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to train over clients, or a control."""
-
     # arguments of `FedAvgStrategy` that differ from averaging
     strategy: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None  # the flag of `fedgen fit` that makes it one
@@ -166,8 +162,6 @@ class Budget:
 
 @dataclass(frozen=True)
 class OwnImages:
-    """The images of somebody's own data set, and how they are split and counted."""
-
     image_size: int  # side in pixels
     channels: int  # 1 grey, 3 colour
     num_images: int  # that a generator draws
@@ -187,8 +181,6 @@ class OwnClass:
 
 @dataclass(frozen=True)
 class Cell:
-    """One data set, partition, generator and algorithm."""
-
     data: str  # a name in `DATA`
     partition: str  # one in `PARTITIONS`
     generator: str  # one in `GENERATORS`
@@ -219,7 +211,6 @@ class Cell:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The generator and the algorithm, by name or class path."""
         if self.own is None or self.own.slot == "data":
             return self.generator, self.algorithm
         own = self.own.class_path
@@ -232,7 +223,6 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """The name as that of a file, without a suffix."""
         return self.name.replace("/", "-")
 
     @property
@@ -242,7 +232,6 @@ class Cell:
 
     @property
     def control(self) -> Control | None:
-        """The control of `fedgen fit` that it is, if it is one."""
         return ALGORITHMS[self.algorithm].control
 
     def recipe(self) -> dict[str, Any]:
@@ -301,8 +290,6 @@ class SuiteQuestion:
 
 @dataclass(frozen=True)
 class Suite:
-    """Cells that are trained with the same seeds."""
-
     name: str
     about: str  # a sentence on its size
     seeds: tuple[int, ...]  # of every cell
@@ -310,15 +297,11 @@ class Suite:
     questions: tuple[SuiteQuestion, ...]  # that they answer
 
     def cell(self, name: str) -> Cell | None:
-        """The suite's cell of a name; None if it has none."""
         return next((cell for cell in self.cells if cell.name == name), None)
 
     def cells_with(self, own: OwnClass) -> list[Cell]:
-        """The cells of an own class: a generator's stand beside one of each task, an algorithm's beside all of FedAvg.
-
-        A data set gets each generator and algorithm that some cell has together, with the first cell's budget.
-        """
-        if own.images is not None:
+        """The cells of an own class: a generator's beside one of each task, an algorithm's beside all of FedAvg."""
+        if own.images is not None:  # each generator and algorithm that some cell has together, and the first's budget
             pairs = {cell.parts: cell for cell in reversed(self.cells)}
             budget = self.cells[0].budget
             if budget.cohort is not None and budget.cohort >= own.images.num_clients:

@@ -80,11 +80,8 @@ class FitServerCalls:
 
 
 def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
-    """Runs `fedgen fit` to its end; returns its exit status as `subprocess` has it: -9 for one that was killed.
-
-    On Linux it is a fork of a server (`fedgen.cli.fit_server`), which has imported what a training needs and computed
-    nothing: of many trainings only the first waits for that, and numbers are to the bit those of a new process.
-    """
+    """Runs `fedgen fit` to its end; returns its exit status as `subprocess` has it: -9 for one that was killed."""
+    # a fork of a server has computed nothing: numbers are to the bit those of a new process
     status = _servers.run(arguments, output) if can_fork() else None
     return run_new_fit(arguments, output) if status is None else status
 
@@ -140,7 +137,6 @@ class FitServers:
             return serving[0]
 
     def close(self) -> None:
-        """Lets all servers end, and waits for it."""
         while self._calls:
             self._calls.pop().close()
 

@@ -245,8 +245,6 @@ Found = Mapping[str, Mapping[str, Any]]  # score -> as `compare` gives it
 
 @dataclass(frozen=True)
 class RankingStudy:
-    """Generators and what they score over clients and over IID splits of the same images."""
-
     rows: ScoredRows  # scores of every generator
     titles: Mapping[str, str]  # the scores to compare, by what to call them
     heading: str = ""  # a line on clients and generators

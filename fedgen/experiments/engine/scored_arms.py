@@ -160,7 +160,6 @@ class ScoredArms:
         return compare_pairs(self.values(control[0], embedding, score, control[1]), own, badness(score))
 
     def rows(self, arm: str) -> dict[str, dict[str, Row]]:
-        """`row` by embedding and score, as numbers for `results.json`."""
         return {
             embedding: {score: self.row(arm, embedding, score) for score in scores}
             for embedding, scores in self.at(arm)[0].items()
@@ -201,7 +200,6 @@ class ScoredArms:
     def panel(
         self, arms: Iterable[str], embedding: str, score: str, unit: Mapping[str, float] | float = 1, **more: Any
     ) -> ArmPanel:
-        """Return one score of some arms along their places, and that of real images."""
         units = unit if isinstance(unit, Mapping) else dict.fromkeys(self.states, unit)
         curves = {
             arm: {place / units[arm]: self.values(arm, embedding, score, place) for place in self.states[arm]}

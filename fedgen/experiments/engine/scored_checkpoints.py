@@ -109,7 +109,6 @@ def message_bytes(training: trainings.Training) -> dict[str, int]:
 
 
 def _part(settings: Mapping[str, Any], name: str) -> Any:
-    """An object of a strategy's settings; None if there is none."""
     given = settings.get(name)
     return import_by_path(given["class_path"])(**(given.get("init_args") or {})) if given else None
 
@@ -223,10 +222,7 @@ class Trained:
 
 
 class Scorers:
-    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images.
-
-    Where generators have at least `images`, and clients images enough, FID without the bias of few stands beside it.
-    """
+    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images."""
 
     def __init__(
         self,

@@ -32,11 +32,7 @@ EVERY = 5.0  # seconds between writes of a step's items
 
 
 class Study:
-    """The measurements of an experiment, in a folder; a step that is done is not run again.
-
-    `results.json` appears with the first number and holds settings (all that numbers depend on, as plain types),
-    versions and every number, so an experiment that was stopped goes on where it was, and a finished one prints again.
-    """
+    """The measurements of an experiment, kept in a folder with their settings: a step that is done is not run again."""
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
         if not 0 <= (seed := settings.get("seed", 0)) < SEEDS:
@@ -76,7 +72,6 @@ class Study:
         return any(not self.numbers.get(name) for name in names)
 
     def report(self, tables: Sequence[Table | str], figure: Path | None = None) -> None:
-        """Prints the tables (or lines), and where numbers and figure are."""
         for table in tables:
             self.console.print(table)
         lines = "".join(f"{line}\n" for line in tables if isinstance(line, str))
@@ -163,10 +158,7 @@ def make_table(
     digits: int = 4,
     **look: Any,
 ) -> Table:
-    """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section.
-
-    The first `left` columns stand to the left and do not wrap; with `names`, those of such headings stand to the left.
-    """
+    """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section."""
     caption = notes if isinstance(notes, str) else "\n".join(notes)
     table = Table(title=escape(title), caption=caption or None, caption_justify="left", **look)
     for place, heading in enumerate(headings):

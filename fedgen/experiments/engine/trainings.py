@@ -31,7 +31,6 @@ def rounds_of(path: Path) -> int:
 
 
 def local_iterations(path: Path) -> int:
-    """Rounds x communication interval of a recipe."""
     return rounds_of(path) * of_strategy(path)
 
 
@@ -55,7 +54,6 @@ def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
 
 
 def fingerprint(settings: Any) -> str:
-    """A hash of settings, whatever their keys' order."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -66,7 +64,6 @@ def start_of(recipe: Path) -> str:
 
 
 def component(class_path: str, **options: Any) -> dict[str, Any]:
-    """An object as recipes have it: its class path, and arguments where there are any."""
     return {"class_path": class_path, **({"init_args": options} if options else {})}
 
 
@@ -222,8 +219,6 @@ QUICK = 20  # a quick run trains for 1 / 20 of the iterations
 
 @dataclass(frozen=True)
 class Series:
-    """One kind of generator, trained several times."""
-
     name: str  # what it is called in tables and figures, e.g. "WGAN-GP"
     recipe: str  # file name, of a federation whose clients hold one class each
     # communication intervals, each with as many local iterations in all: the longer the interval, the fewer the rounds
@@ -237,14 +232,11 @@ class Series:
 
     @property
     def kind(self) -> str:
-        """The series' name in options, e.g. "wgan-gp"."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The series that are trained and measured on one data set."""
-
     series: tuple[Series, ...]  # kinds of generators, of which the first comes with intervals to choose
     embedding: str  # to score checkpoints in
     network: str  # to score one-class generators in: a network's features, in which classes lie far apart
@@ -306,8 +298,6 @@ def require_intervals(intervals: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One run: the series' name, the training's seed, its communication interval and rounds, and what makes it."""
-
     series: str
     seed: int
     interval: int

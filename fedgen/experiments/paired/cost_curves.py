@@ -386,7 +386,6 @@ def flow_choices(**options: Any) -> None:
 
 
 def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
-    """Return FID-all of each changed arm beside the recipe's, as `compare_pairs` gives it."""
     control = ends(curves[CONTROL])
     return {arm: paired_seeds.compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
 

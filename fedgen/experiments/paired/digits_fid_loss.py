@@ -62,7 +62,6 @@ def digits_fid_loss(**options: Any) -> None:
 
 
 def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecord]:
-    """Each column's record of the last evaluated round."""
     last = {column: records[-1] for column, records in by_column(Run(folder).records).items()}
     for record in last.values():
         if rounds is not None and record.round != rounds - 1:

@@ -24,7 +24,7 @@ from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.engine.scored_checkpoints import kept_checkpoints
 from fedgen.experiments.engine.study import Numbers, ScoredArmsChoice, Study, make_table
-from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, start_of, train_all
+from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, slug, start_of, train_all
 from fedgen.images import from_uint8, save_png, tile
 from fedgen.models.glow import require_normflows
 from fedgen.seeds import isolated
@@ -102,7 +102,7 @@ class ArtifactChoice(ScoredArmsChoice):
 
     def run_folder(self, arm: str, seed: int) -> Path:
         """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0"; the one without the critic names its start."""
-        name = f"{RECIPES[arm].removesuffix('.yaml')}-{slug_of(arm)}-split{self.seed}-rounds{self.rounds(arm)}"
+        name = f"{RECIPES[arm].removesuffix('.yaml')}-{slug(arm).lower()}-split{self.seed}-rounds{self.rounds(arm)}"
         if arm == REMOVED:  # a GAN trained anew by another recipe is another start
             name += f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
         return self.folder / f"{name}-seed{seed}"
@@ -234,12 +234,8 @@ def outcomes(found: Mapping[str, scored_arms.ScoredArms], bits: Mapping[str, Row
     return [*lines, by_chance(len(lines))]
 
 
-def slug_of(arm: str) -> str:
-    return arm.replace(" + ", "-").replace(" ", "-").lower()
-
-
 def grid_of(arm: str) -> str:
-    return f"{slug_of(arm)}.png"
+    return f"{slug(arm).lower()}.png"
 
 
 def draw(study: Study, found: Mapping[str, scored_arms.ScoredArms], choice: ArtifactChoice) -> Path:

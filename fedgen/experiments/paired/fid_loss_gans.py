@@ -108,7 +108,6 @@ class GanChoice(ScoredArmsChoice):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The control and the forms that were asked for, in order."""
         return (WITHOUT, *(arm for arm in FORMS if arm in self.arms))
 
     def resolved(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_images, dr
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance
 from fedgen.experiments.engine.scored_arms import REAL_IMAGES, ScoredArms, require_unrelated, states_in
-from fedgen.experiments.engine.study import FOLDER, ArmsChoice, Numbers, Study, expectation, folder_name, make_table
+from fedgen.experiments.engine.study import ArmsChoice, Numbers, Study, expectation, make_table
 from fedgen.experiments.ranking.truncation import BATCH, NETWORK, TruncatedStyles, read_styles
 from fedgen.images import save_png
 from fedgen.io.files import in_bytes, read_json
@@ -147,10 +147,6 @@ class Mmd2Runs:
     root: Path  # folder of the clients' folders and of the runs
     fingerprint: str  # of the network, for the runs' names
 
-    @property
-    def recipe(self) -> Path:
-        return self.choice.recipes / RECIPE
-
     def data(self, seed: int) -> FederatedDataModule:
         return rebuild(self.training(CONTROL, seed).place)[1]
 
@@ -158,7 +154,7 @@ class Mmd2Runs:
         return self.root / f"clients-seed{seed}"
 
     def training(self, arm: str, seed: int) -> trainings.Training:
-        choice, local = self.choice, arm == LOCAL
+        choice, recipe = self.choice, self.choice.recipes / RECIPE
         # without weight the score is of no matter, and its images are those of the game: the cheapest will do
         embedding, weight = (["pixels"], 0.0) if arm == CONTROL else ([choice.embedding], choice.weight)
         (objective,) = trainings.embedded_loss(trainings.component("fedgen.losses.MMD2Loss"), embedding, weight=weight)
@@ -172,15 +168,15 @@ class Mmd2Runs:
             "data.init_args.data.init_args.channels": self.shape[0],
             "data.init_args.iterations": choice.iterations,
         }
-        if local:
+        if arm == LOCAL:
             steps = trainings.component("fedgen.federated.FedAvgStrategy", communication_interval=choice.local_steps)
             lr = {"server_iterations": choice.iterations, "images": choice.batch, "lr": choice.local_lr}
             given |= {"trainer.strategy": steps, "model.init_args.local": lr}
         settings = trainings.kept_rounds(choice.rounds, choice.rounds // CHECKPOINTS, 0, more=given)
         # runs of another network or recipe are others; of another choice, the study refuses the folder
-        own = [arm.replace(" ", "-").strip("()").replace(")", ""), f"seed{seed}", self.fingerprint[:8]]
-        own += [trainings.start_of(self.recipe), *(["quick"] if choice.quick else [])]
-        return trainings.Training(self.recipe, self.root / "runs" / "-".join(own), seed, settings)
+        own = [trainings.slug(arm), f"seed{seed}", self.fingerprint[:8]]
+        own += [trainings.start_of(recipe), *(["quick"] if choice.quick else [])]
+        return trainings.Training(recipe, self.root / "runs" / "-".join(own), seed, settings)
 
     def states(self, arm: str, seed: int) -> dict[int, Path]:
         """An arm's checkpoints by images shown; 0 is the network itself."""
@@ -297,11 +293,9 @@ def mmd2_finetune(**options: Any) -> None:
     """
     choice = Mmd2Choice(**options)
     styles = read_styles(choice.network, choice.device)
-    settings = choice.settings()
-    root = choice.output or FOLDER / folder_name("mmd2-finetune", settings)
-    runs = Mmd2Runs(choice, styles.network.image_shape, root, styles.fingerprint())
-    settings |= {"network": styles.fingerprint(), "recipe": trainings.fingerprints([runs.recipe])}
-    study = Study("mmd2-finetune", root, settings)
+    network, recipe = styles.fingerprint(), trainings.fingerprints([choice.recipes / RECIPE])
+    study = choice.study("mmd2-finetune", network=network, recipe=recipe)
+    runs = Mmd2Runs(choice, styles.network.image_shape, study.folder, network)
     measure(study, runs, styles)
     places = {arm: runs.states(arm, choice.seed) for arm in ARMS}
     found = scored(study.numbers["scores"], places, choice)

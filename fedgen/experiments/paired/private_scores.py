@@ -139,7 +139,6 @@ def noise_bias(toy: Toy, draws: int) -> dict[str, Any]:
 
 
 def sketch_jobs(numbers: tuple[int, ...], draws: int, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what measures each form of sketch at each number of sketches q, by "form q"."""
     draw, dim, clients = generator(seed, "private-scores", "sketches"), 64, list[Tensor]()
     for number in range(CLIENTS):
         mean = 0.5 + 0.5 * torch.randn(dim, generator=draw, dtype=torch.float64)

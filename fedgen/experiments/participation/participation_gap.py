@@ -201,7 +201,6 @@ def tails(spread: Spread, floors: Spread) -> list[str]:
 
 
 def spreads_of(choice: GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
-    """Percentiles over single clients, by arm and seed, of finished runs' models or of a control."""
     return {
         arm.name: {str(seed): spread_of(choice.records(arm, seed), scores, generator) for seed in choice.seeds_of}
         for arm in arms
@@ -214,7 +213,6 @@ def tails_of(by_seed: Numbers, score: str, percentile: str = TAIL) -> list[list[
 
 
 def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
-    """A run's percentiles over rounds, by score and split."""
     found: dict[str, Any] = {score: {} for score in scores}
     for score, split in product(scores, SPLITS):
         own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]

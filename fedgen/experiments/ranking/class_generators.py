@@ -176,7 +176,6 @@ class ClassFederation:
         return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
 
     def describe(self, number: int | None = None) -> str:
-        """A line on clients and generators, of which `number` are used, for a title."""
         counts = sorted({len(part) for part in self._positions})
         sizes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
         whose = ", ".join(self.classes) if len(self.classes) <= 10 else f"{len(self.classes)} classes"
@@ -289,10 +288,7 @@ def measure_all(
     controls: int,
     count: int | None = None,
 ) -> RankingStudy:
-    """Steps "generators", `first` and "scores" of a measure: its `once()`, and its scores of generated features.
-
-    Where all numbers are known no data is read.
-    """
+    """Steps "generators", `first` and "scores" of a measure; where all numbers are known no data is read."""
     about: dict[str, Any] | None = study.numbers.get("generators")
     if about is None or len(study.numbers.get("scores", {})) < 1 + len(about["kinds"]):  # and real images
         places = ClassFederation(choice)
@@ -344,8 +340,6 @@ def class_generators(controls: int = 3, **options: Any) -> None:
 
 
 class ClassMeasure:
-    """Every score of a generator, over the clients and over IID splits of their images."""
-
     def __init__(self, places: ClassFederation, sides: Mapping[str, features.FeatureFederation]) -> None:
         self.projection = places.projection
         projected = self.projection.project(sides[CLIENTS].features)

@@ -73,16 +73,10 @@ def mean_cosine(dim: int) -> float:
 
 
 def calibrate(
-    features: Tensor,
-    number: int,
-    scorers: Mapping[str, Scorer],
-    seed: int,
-    sliced: Sequence[str] = (),
-    shifts: Sequence[float] = SHIFTS,
-    widths: Sequence[float] = WIDTHS,
+    features: Tensor, number: int, scorers: Mapping[str, Scorer], seed: int, sliced: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """The share of the known distance that each scorer finds, by case ("shift 0.5", "width 2")."""
-    makers = {f"shift {size:g}": (shifted, size) for size in shifts} | {f"width {k:g}": (widened, k) for k in widths}
+    makers = {f"shift {size:g}": (shifted, size) for size in SHIFTS} | {f"width {k:g}": (widened, k) for k in WIDTHS}
     found: dict[str, dict[str, float]] = {}
     for name, (make, size) in makers.items():
         case = make(features, number, size, generator(seed, "calibration", name))
@@ -149,8 +143,6 @@ def wasserstein(
 
 
 class CriticMeasure:
-    """Critics and sliced distances of a generator to clients and to IID splits of their images."""
-
     def __init__(
         self,
         places: ClassFederation,

@@ -52,8 +52,6 @@ class NeighbourChoice(ImageChoice):
 
 
 class Neighbourhoods:
-    """The images of a choice, and the clients and generators made of them."""
-
     def __init__(self, choice: NeighbourChoice) -> None:
         self.choice = choice
         self.client_source, self.generator_source, self._public = open_sides(choice)
@@ -176,8 +174,6 @@ DIGITS = 10  # in which equal generators' scores agree: the whole data, summed f
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """One generator: an image and its nearest neighbours."""
-
     features: Tensor  # of all images there are
     order: Tensor  # positions of the generator's, nearest first
     summary: Gaussian | None  # of all its images, if anyone needs it
@@ -233,7 +229,6 @@ class Anchored:
     controls: Sequence[str]  # the controls' names
 
     def known(self, where: str) -> list[str]:
-        """The scores that were measured over the clients, or over another federation."""
         return list(next(iter(next(iter(self.scores.values()))[where].values())))
 
     def curves(self, score: str, aggregate: str, where: str | None = None) -> list[list[float]]:
@@ -301,7 +296,6 @@ class Anchored:
         return valley(means(values), self.sizes, difference) | {"anchors": inner}
 
     def summarise(self, names: Sequence[str]) -> dict[str, Any]:
-        """Comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
         return {
             "sizes": self.compared(names),
             "generators": self.compared(names, single=True),
@@ -359,8 +353,6 @@ def spread_of(values: Sequence[Sequence[float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Column:
-    """One score over one federation, in a figure."""
-
     rows: Anchored
     score: str
     title: str

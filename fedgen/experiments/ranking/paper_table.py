@@ -212,7 +212,6 @@ def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
 
 
 def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:
-    """The printed table, and what would invert how many of its pairs."""
     rows = []
     for score, row in printed.items():
         gap = [row["gap"][key] for key in ("mean", "sd", "min", "max")]

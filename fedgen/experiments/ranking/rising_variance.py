@@ -78,7 +78,6 @@ class FrechetAndKernel:
 def frechet_scorers(
     places: near.Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
 ) -> dict[str, near.Scorer]:
-    """The scores of a federation and of its IID controls, by the names that these are given."""
     sides = zip((own, *controls), places.federation(neighbours).with_iid(places.choice.seed, len(controls)).values())
     return {name: FrechetAndKernel(side, projection, places.equal, kernel=name == own) for name, side in sides}
 
@@ -255,8 +254,6 @@ MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mos
 
 
 class Manifold:
-    """The four scores over one federation."""
-
     def __init__(self, parts: Sequence[Tensor], k: int, images: int, weights: Weights = "examples") -> None:
         self._reference = ManifoldReference.from_features(parts, k=k, weights=weights)
         self.images = images

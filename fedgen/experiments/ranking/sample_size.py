@@ -66,9 +66,7 @@ class ClassSplit:
             raise ValueError(f"{self.choice.data} has {len(self.classes)} classes; a federation needs at least 2")
         found = {}
         for name in self.classes:
-            positions = self.train.positions(name)
-            if self.test is self.train:
-                positions = halves(positions, self.choice.seed, name)[0]
+            positions = self._positions(name, 0)
             if len(positions) < self.sizes[-1]:
                 raise ValueError(
                     f"class {name!r} has {len(positions)} images for a client, {self.sizes[-1]} are asked for; "
@@ -81,16 +79,16 @@ class ClassSplit:
     @cached_property
     def generated(self) -> dict[str, Tensor]:
         """Features of every generator, and of as many real images of all classes; none is a client's."""
-        found = {}
-        for name in self.classes:
-            positions = self.test.positions(name)
-            if self.test is self.train:
-                positions = halves(positions, self.choice.seed, name)[1]
-            found[name] = positions
+        found = {name: self._positions(name, 1) for name in self.classes}
         everything, count = torch.cat(list(found.values())), len(next(iter(found.values())))
         order = torch.randperm(len(everything), generator=generator(self.choice.seed, "sample-size", REAL))
         found[REAL] = everything[order[:count]]
         return {name: self.test.features[positions] for name, positions in found.items()}
+
+    def _positions(self, name: str, side: int) -> Tensor:
+        """A class's images for clients (side 0) or generators (side 1)."""
+        found = (self.train, self.test)[side].positions(name)
+        return halves(found, self.choice.seed, name)[side] if self.test is self.train else found
 
     def federation(self, size: int, features: Tensor) -> FeatureFederation:
         """One client a class, of so many images, in features of the train split."""
@@ -216,13 +214,11 @@ def outcomes(found: Numbers) -> list[str]:
 
 
 def iid_gaps(found: Numbers, score: str) -> dict[str, float]:
-    """A score's mean gap over IID clients, by size, where it is known."""
     rows = {size: row[score] for size, row in found.items() if score in row}
     return {size: statistics.mean(gap["mean"] for gap in row["control gap"]) for size, row in rows.items()}
 
 
 def share_of_bias(row: Numbers, score: str) -> float:
-    """The gap over IID clients as a share of that over classes, of one score and size."""
     return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
 
 

@@ -185,18 +185,15 @@ class StyleFederation:
         return self._around(self.centres, self.choice.client_truncation, each, "floor")
 
     def generated(self, tau: float) -> Tensor:
-        """Features [num_images, D] of the generator with a truncation to the mean."""
         return self._around([self.styles.mean], tau, self.choice.num_images, f"generator {tau:g}")
 
     def projection(self) -> Projection:
-        """The principal components of images that the network makes without truncation."""
         count = self.choice.num_images
         features = self._around([self.styles.mean], 1.0, count, "public")
         name = f"{self.choice.network.stem}, {count} images of no client and no generator"
         return Projection.fit(features, self.choice.components, self.embedding.name, name)
 
     def _around(self, centres: list[Tensor], truncation: float, each: int, stream: str) -> Tensor:
-        """Features of `each` images around every centre, centre by centre."""
         choice = self.choice
         recipe = ["styles", 1, self._network, stream, truncation, len(centres), each, choice.seed]
         key = self._cache.key(json.dumps(recipe), self.embedding, f"batch {BATCH} on {self.embedding.device.type}")
@@ -261,7 +258,6 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
 
 
 def summarise(rows: rankings.ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
-    """Say of scores: avg beside all, where each is least, and the same of FID over IID clients."""
     return {
         "scores": rows.compared(SCORES),
         "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},

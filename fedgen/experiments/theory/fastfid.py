@@ -253,7 +253,6 @@ def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Within, torch and scipy's BLAS run on this many threads."""
     before = torch.get_num_threads()
     with threadpool_limits(threads):
         torch.set_num_threads(threads)
@@ -295,7 +294,6 @@ def draw_features(count: int, dim: int, spectrum: str, seed: int, side: str) -> 
 
 @cache
 def molecule_features(split: Literal["train", "test"], count: int) -> Tensor:
-    """ChemNet's features of so many molecules of a split of MOSES."""
     return embed(load_embedding("chemnet"), Moses(count).read(split).inputs)
 
 

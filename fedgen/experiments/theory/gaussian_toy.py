@@ -249,7 +249,6 @@ def measure(points: int, values: Mapping[str, list[float]], seed: int) -> dict[s
 
 
 def largest_z(row: Mapping[str, list[float]]) -> float:
-    """The largest |drawn - closed form| in standard errors."""
     return max(abs(a - b) / s for a, b, s in zip(row["all"], row["closed form"], row["error"]))
 
 
