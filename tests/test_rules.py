@@ -41,7 +41,7 @@ FOUND = {
     rules.experiments_import_public_names_and_rooms_above: [
         ({EXPERIMENT: "from fedgen.scores.aggregate import _check"}, "not a public name"),
         ({EXPERIMENT: "def f():\n    from fedgen.clients._wire import x"}, "not a public name"),
-        ({EXPERIMENT: "from fedgen.experiments.paired import privacy_cost"}, "paired is below ranking"),
+        ({EXPERIMENT: "from fedgen.experiments.paired import privacy"}, "paired is below ranking"),
         ({"experiments/more/a.py": ""}, "fedgen/experiments/more is not"),
     ],
     rules.no_module_imports_itself: [

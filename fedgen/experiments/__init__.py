@@ -59,10 +59,8 @@ _SHOWN = {  # module -> experiment -> what it shows
     "paired.mmd2_finetune": {
         "mmd2-finetune": "a StyleGAN2 fine-tuned by MMD^2 to twelve clients who keep their images, in three forms",
     },
-    "paired.private_scores": {
+    "paired.privacy": {
         "private-scores": "FID-all and KID-all from summed messages: their size, the cost of fixed point and noise",
-    },
-    "paired.privacy_cost": {
         "privacy-cost": "what clipping and noise for whole clients cost a federated generator, beside the epsilon",
     },
     "paired.digits_fid_loss": {

@@ -13,8 +13,7 @@ from fedgen.experiments.paired.fid_finetune import fid_finetune
 from fedgen.experiments.paired.fid_loss_artifacts import fid_loss_artifacts
 from fedgen.experiments.paired.fid_loss_gans import fid_loss_gans
 from fedgen.experiments.paired.mmd2_finetune import mmd2_finetune
-from fedgen.experiments.paired.privacy_cost import privacy_cost
-from fedgen.experiments.paired.private_scores import private_scores
+from fedgen.experiments.paired.privacy import privacy_cost, private_scores
 from fedgen.experiments.participation.gaps_by_setting import server_optimizers
 
 NAMED = Path("recipes/nowhere.yaml")
