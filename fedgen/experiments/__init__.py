@@ -11,7 +11,7 @@ Rooms, of which each imports only those above it:
 A new experiment is a function in one of them and a line below. Its numbers are the steps of a `Study`, its options a
 `Choice`. Arms over paired seeds are `Arm`s trained by `engine.trainings.train_arms`, with scores beside a control
 (`ScoredArms`; `GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds`), see
-`paired/digits_fid_loss.py`. Generators that avg and all rank are a `RankingStudy`: `ranking/class_generators.py`.
+`paired/fid_loss_gans.py`. Generators that avg and all rank are a `RankingStudy`: `ranking/class_generators.py`.
 """
 
 _SHOWN = {  # module -> experiment -> what it shows
@@ -63,9 +63,6 @@ _SHOWN = {  # module -> experiment -> what it shows
         "private-scores": "FID-all and KID-all from summed messages: their size, the cost of fixed point and noise",
         "privacy-cost": "what clipping and noise for whole clients cost a federated generator, beside the epsilon",
     },
-    "paired.digits_fid_loss": {
-        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss: paired seeds, a second embedding",
-    },
     "paired.distributed_fid_loss": {
         "distributed-fid-loss": "the optimum of FID and KID in both aggregates: a toy from messages, a GAN of digits",
     },
@@ -73,6 +70,7 @@ _SHOWN = {  # module -> experiment -> what it shows
         "fid-finetune": "trained generators fine-tuned on FID alone: all layers, the first, two embeddings",
     },
     "paired.fid_loss_gans": {
+        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss: paired seeds, a second embedding",
         "fid-loss-gans": "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms, by a second embedding",
     },
     "paired.fid_loss_artifacts": {

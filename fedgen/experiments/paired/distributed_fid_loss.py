@@ -25,7 +25,7 @@ from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, v
 from fedgen.experiments.engine.scored_checkpoints import client_images, generated_images
 from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table
 from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
-from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, compare, last_scores
+from fedgen.experiments.paired.fid_loss_gans import LOSSES, DigitsChoice, compare, last_scores
 from fedgen.experiments.theory.gaussian_toy import draw_clients
 from fedgen.experiments.theory.minibatch_bias import descend
 from fedgen.images import save_png, tile
