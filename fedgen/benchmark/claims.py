@@ -33,10 +33,10 @@ class Ratio:
     floor: ScoreRecord  # of real images in their place
 
     @property
-    def log(self) -> float | None:
-        """The logarithm of score / floor; None where one is not finite or not above 0."""
+    def log(self) -> float:
+        """The logarithm of score / floor; NaN where one is not finite or not above 0."""
         values = self.score.value, self.floor.value
-        return math.log(values[0] / values[1]) if all(0 < value < math.inf for value in values) else None
+        return math.log(values[0] / values[1]) if all(0 < value < math.inf for value in values) else math.nan
 
     @property
     def error(self) -> float:
@@ -64,17 +64,12 @@ def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
 
 
 def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
-    logs = [[ratio.log for ratio in run] for run in runs]
-    known = [[value for value in run if value is not None] for run in logs]
-    if any(len(own) < len(run) for own, run in zip(known, logs)):
+    means, every = [statistics.mean(ratio.log for ratio in run) for run in runs], list(chain.from_iterable(runs))
+    centre = statistics.mean(means)
+    if math.isnan(centre):
         return Number(None, None, None, {})
-    means = [statistics.mean(run) for run in known]
-    centre, every = statistics.mean(means), [ratio for run in runs for ratio in run]
-    pairs = list(zip(every, chain.from_iterable(known)))
-    parts = {
-        name: math.exp(statistics.mean(log for ratio, log in pairs if ratio.score.aggregate == name))
-        for name in AGGREGATES
-    }
+    logs = {name: [ratio.log for ratio in every if ratio.score.aggregate == name] for name in AGGREGATES}
+    parts = {name: math.exp(statistics.mean(own)) for name, own in logs.items()}
     if len(means) < 2:
         return Number(math.exp(centre), None, None, parts)
     error = statistics.mean(ratio.error for ratio in every)  # of images that all seeds share

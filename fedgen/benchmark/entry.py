@@ -24,7 +24,7 @@ FOLDER = "entries"  # of a folder of results
 MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
 LONGEST_PICTURE = 2_000_000  # characters
 LARGEST_SIDE = 4096  # of images in pixels
-_PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
+_PICTURE = re.compile(r"(data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2})?")
 LIBRARIES = ("torch", "lightning", "numpy")
 _Name = Annotated[str, Text(200, 1)]
 _Word = Annotated[str, Text(200)]
@@ -32,13 +32,7 @@ _Commit = Annotated[str, Fits(re.compile(r"[0-9a-f]{40}\+?").fullmatch, "commit 
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
 _Signed = Annotated[float, Between(-1, 1)]
-_DataUri = Annotated[
-    str,
-    Fits(
-        lambda text: text == "" or (len(text) <= LONGEST_PICTURE and _PICTURE.fullmatch(text) is not None),
-        "picture in a data URI",
-    ),
-]
+_DataUri = Annotated[str, Text(LONGEST_PICTURE), Fits(_PICTURE.fullmatch, "picture in a data URI")]
 
 
 class Machine(TypedDict):

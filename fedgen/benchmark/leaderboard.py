@@ -136,18 +136,14 @@ def task_lines(standing: Standing) -> tuple[str, str]:
     strategy = trainer["strategy"]["init_args"]
     clients = first.records[0][0].num_clients
     cohort = "all" if strategy["cohort_size"] is None else strategy["cohort_size"]
-    training = (
-        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']}"
-    )
-    training += f" local iterations, {cohort} of {clients} clients in each"
+    training = f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of"
+    training += f" {strategy['communication_interval']} local iterations, {cohort} of {clients} clients in each"
     floors: dict[str, dict[str, list[float]]] = {}
     for record in (one for run in first.records for one in run if one.is_floor and one.score == NUMBER):
         floors.setdefault(record.embedding, {}).setdefault(record.aggregate, []).append(record.value)
-    shown = (
-        f"{embedding} {' and '.join(figure(statistics.mean(own[name])) for name in AGGREGATES)}"
-        for embedding, own in floors.items()
-    )
-    return training, f"FID of real images in avg and all: {', '.join(shown)}"
+    both = {one: [figure(statistics.mean(own[name])) for name in AGGREGATES] for one, own in floors.items()}
+    shown = ", ".join(f"{embedding} {' and '.join(own)}" for embedding, own in both.items())
+    return training, f"FID of real images in avg and all: {shown}"
 
 
 def standing_table(standing: Standing) -> Table:

@@ -328,10 +328,8 @@ def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
 
 _AVERAGED = "flow-large/fedavg"
 _BESIDE_CONTROLS = (_AVERAGED, "flow-large/local", "flow-large/centralised")
-_TRY, _GPU = (
-    Budget(rounds=30, interval=2, cohort=5),
-    Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto"),
-)
+_TRY = Budget(rounds=30, interval=2, cohort=5)
+_GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
 TINY = _suite(
     "tiny",
     "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",

@@ -323,10 +323,10 @@ class TrainedChoice(ScoredArmsChoice):
         }
 
     def series(self, kinds: Sequence[str] | None = None) -> list[trainings.Series]:
-        known = [one.kind for one in self.protocol.series]
+        known = [one.name.lower() for one in self.protocol.series]
         wanted = known if kinds is None else [kind.lower() for kind in kinds]
         trainings.require_each_once("kinds", wanted, known)
-        return [one for one in self.protocol.series if one.kind in wanted]
+        return [one for one in self.protocol.series if one.name.lower() in wanted]
 
     def planned(self, kinds: Sequence[str] | None = None) -> list[trainings.TrainedRun]:
         kept = self.protocol.held_out, self, self.protocol.checkpoints, self.quick

@@ -140,11 +140,7 @@ def evaluated(rounds: int, **evaluation: Any) -> dict[str, Any]:
 
 
 def kept_rounds(
-    rounds: int,
-    every: int,
-    split_seed: int,
-    held_out: float | None = SHARE_HELD_OUT,
-    more: Mapping[str, Any] | None = None,
+    rounds: int, every: int, split_seed: int, more: Mapping[str, Any], held_out: float | None = SHARE_HELD_OUT
 ) -> tuple[str, ...]:
     """Arguments of `fedgen fit` for a run whose checkpoints are scored later: nothing is scored while it trains."""
     given = {
@@ -154,7 +150,7 @@ def kept_rounds(
         "data.init_args.seed": split_seed,
     }
     own = {} if held_out is None else {"data.init_args.held_out": held_out}
-    return arguments({**given, **own, **(more or {})})
+    return arguments({**given, **own, **more})
 
 
 def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
@@ -229,10 +225,6 @@ class Series:
     control: Control | None = None  # to train without exchange, or on the clients' pooled images
     seeds: int | None = None  # at most; the first of those that are asked for
     checkpoints: int | None = None  # about how many of each run, at most
-
-    @property
-    def kind(self) -> str:
-        return self.name.lower()
 
 
 @dataclass(frozen=True)
@@ -331,7 +323,7 @@ def runs_of(
         rounds = max(2, iterations // interval)
         more = {"trainer.strategy.init_args.communication_interval": interval}
         every = spacing_of(rounds, min(checkpoints, series.checkpoints or checkpoints))
-        kept = kept_rounds(rounds, every, split, held_out, more)
+        kept = kept_rounds(rounds, every, split, more, held_out)
         for seed in choice.seeds_of[: series.seeds]:
             name = f"{stem}-split{split}-interval{interval}-rounds{rounds}-seed{seed}"
             training = Training(recipe, choice.folder / name, seed, (*kept, *series.settings), series.control)

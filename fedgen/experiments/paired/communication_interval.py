@@ -117,12 +117,9 @@ class IntervalChoice(ScoredArmsChoice):
         }
 
     def planned(self) -> list[trainings.TrainedRun]:
-        return [
-            run
-            for kind in self.kinds
-            for series in self.series_of(kind)
-            for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self, self.checkpoints)
-        ]
+        series = [one for kind in self.kinds for one in self.series_of(kind)]
+        kept = trainings.SHARE_HELD_OUT, self, self.checkpoints
+        return [run for one in series for run in trainings.runs_of(one, *kept)]
 
     def series_of(self, kind: str) -> list[trainings.Series]:
         """The series of a kind: over intervals, all clients in every cohort; and a series for each control."""
@@ -367,11 +364,8 @@ def draw(study: Study) -> Path:
             log="xy" if score == "fid" else "x",
         )
 
-    rows = [
-        [panel(kind, embedding, *one) for one in PANELS]
-        for embedding in numbers["quality"]
-        for kind in kinds_in(numbers)
-    ]
+    sides = product(numbers["quality"], kinds_in(numbers))
+    rows = [[panel(kind, embedding, *one) for one in PANELS] for embedding, kind in sides]
     many = "s" * (seeds > 1)
     about = f"Ten clients of one digit each, equal local iterations, {seeds} seed{many}; against {HELD_OUT}"
     return draw_panels(rows, STYLES, study.figure, about, "communication interval", (3.3, 2.7))

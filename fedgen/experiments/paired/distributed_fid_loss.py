@@ -438,11 +438,8 @@ def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -
     }
     if len(scored[CONTROL]) > 1:
         found["against no loss"] = {arm: compare(scored[CONTROL], own) for arm, own in scored.items() if arm != CONTROL}
-    measured = {
-        arm: [traces(generated_images(run.folder, seed=choice.seed), choice.embeddings) for run in own]
-        for arm, own in runs.items()
-    }
-    found["traces"] = {
-        name: {arm: [run[name] for run in own] for arm, own in measured.items()} for name in choice.embeddings
-    }
+    found["traces"] = {name: {arm: [] for arm in runs} for name in choice.embeddings}
+    for arm, run in ((arm, run) for arm, own in runs.items() for run in own):
+        for name, value in traces(generated_images(run.folder, seed=choice.seed), choice.embeddings).items():
+            found["traces"][name][arm].append(value)
     return found

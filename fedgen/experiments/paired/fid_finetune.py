@@ -131,7 +131,7 @@ class TuningChoice(ScoredArmsChoice):
         if self.quick:
             sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
             given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
-        settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
+        settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, given, held_out)
         # the base by its place and by what its recipe says: one trained anew by another recipe is another start
         name = [own.recipe.removesuffix(".yaml"), arm.replace(" ", "-"), f"steps{self.length(arm)}"]
         name += [*([self.precision] if self.precision else []), base.folder.name, trainings.start_of(self.files()[0])]

@@ -138,8 +138,6 @@ def draw_pairs(compared: Numbers, path: Path) -> Path:
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
 FORMS = (MINIBATCH, QUEUE, EMA)
 QUICK_IMAGES = 300  # of each kind
-
-
 NETWORKS = {"sngan": 200, "dcgan": 300, "sagan": 150}
 """pairs of networks, as recipes are named ("sngan_digits.yaml") -> rounds of 20 iterations on MNIST-5k"""
 

@@ -197,13 +197,8 @@ def images_of(path: Path, count: int, seed: int, device: str) -> Tensor:
 
 
 KID_AVG, KID_ALL, FID_SERVER, RECALL, COVERAGE = "kid avg", "kid all", "fid server", "recall", "coverage"
-TITLES = {
-    KID_AVG: "KID-avg",
-    KID_ALL: "KID-all",
-    RECALL: "recall",
-    COVERAGE: "coverage",
-    FID_SERVER: "FID-all to the server's images",
-}
+TITLES = {KID_AVG: "KID-avg", KID_ALL: "KID-all", RECALL: RECALL, COVERAGE: COVERAGE}
+TITLES[FID_SERVER] = "FID-all to the server's images"
 SIZES = (Sketches(250), Sketches(1000), Sketches(4000), Nystrom(128), Nystrom(512), Nystrom(2048))
 MOVES = (1e-7, 1e-6, 1e-5)  # how far a first step of SGD goes, as a share of the norm of the weights, in the drift
 STEPS = 8  # of SGD
@@ -484,13 +479,8 @@ def latent(styles: TruncatedStyles, seed: int, number: int) -> Tensor:
 
 def write_clients(choice: Mmd2Choice, styles: TruncatedStyles, centres: list[int], seed: int, root: Path) -> Path:
     """A folder of PNGs for every client below a root, unless it is there; made anew if it is of something else."""
-    made_of = {
-        "network": styles.fingerprint(),
-        "centres": centres,
-        "images": choice.client_images,
-        "truncation": choice.client_truncation,
-        "seed": seed,
-    }
+    made_of: dict[str, Any] = {"network": styles.fingerprint(), "centres": centres, "seed": seed}
+    made_of |= {"images": choice.client_images, "truncation": choice.client_truncation}
     stamp = root / STAMP
     if stamp.is_file() and read_json(stamp) == made_of:
         return root

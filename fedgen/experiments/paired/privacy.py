@@ -150,11 +150,8 @@ def sketch_jobs(numbers: tuple[int, ...], draws: int, seed: int) -> dict[str, Ca
         scale = 0.6 + 0.04 * number
         clients.append(mean + scale * torch.randn(100, dim, generator=draw, dtype=torch.float64))
     generated = 0.5 + 0.9 * torch.randn(1000, dim, generator=draw, dtype=torch.float64)
-    return {
-        f"{form} {number}": partial(sketch_error, form, number, clients, generated, draws)
-        for form in FORMS
-        for number in numbers
-    }
+    given = clients, generated, draws
+    return {f"{form} {number}": partial(sketch_error, form, number, *given) for form, number in product(FORMS, numbers)}
 
 
 def sketch_error(form: str, number: int, clients: list[Tensor], generated: Tensor, draws: int) -> dict[str, Any]:
@@ -239,12 +236,11 @@ def private_scores(**options: Any) -> None:
     toys = {f"{spectrum} {dim}": Toy(dim, spectrum, images, seed) for spectrum in SPECTRA for dim in dims}
     noise = study.each("noise", toys, lambda toy: noise_bias(toy, draws), unit="spectra")
     accountants: tuple[Accountant, ...] = ("analytic", "classic")  # exact, and by the textbook's formula
-    multipliers = study.step(
-        "multipliers",
-        lambda: {
-            str(one): {str(e): noise_multiplier(e, DELTA, accountant=one) for e in (1.0, 8.0)} for one in accountants
-        },
-    )
+
+    def noise_of(one: Accountant) -> dict[str, float]:
+        return {str(epsilon): noise_multiplier(epsilon, DELTA, accountant=one) for epsilon in (1.0, 8.0)}
+
+    multipliers = study.step("multipliers", lambda: {str(one): noise_of(one) for one in accountants})
     measured = sketch_jobs(numbers, 4 * draws, seed)
     sketches = study.each("sketches", measured, lambda job: job(), unit="sketches")
     tables = [size_table(sizes), noise_table(noise, images, draws), sketch_table(sketches, 4 * draws)]
@@ -254,11 +250,8 @@ def private_scores(**options: Any) -> None:
 def outcomes(exact: Numbers, multipliers: Numbers, noise: Numbers, sketches: Numbers) -> list[str]:
     sums, fixed = exact["fid_all"]["float64 sums"], exact["fid_all"]["fixed point, 24 bits"]
     ratios = [rms(row["stated"]) / row["rms"] for row in sketches.values()]
-    gain = min(
-        sketches[name.replace("centred", "uncentred")]["rms"] / row["rms"]
-        for name, row in sketches.items()
-        if ", centred" in name
-    )
+    centred = {name: row["rms"] for name, row in sketches.items() if ", centred" in name}
+    gain = min(sketches[name.replace("centred", "uncentred")]["rms"] / error for name, error in centred.items())
     lifts = {name: [rms(row[str(epsilon)]["trace"]) for epsilon in EPSILONS] for name, row in noise.items()}
     by_dim = [[lifts[name][2] for name in lifts if name.startswith(spectrum)] for spectrum in SPECTRA]
     share = multipliers["analytic"]["1.0"] / multipliers["classic"]["1.0"]
@@ -309,11 +302,9 @@ def sketch_table(sketches: Numbers, seeds: int) -> Table:
 
 
 def draw_errors(noise: Numbers, sketches: Numbers, path: Path) -> Path:
-    styles = {
-        f"{form}, {kind}": {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}
-        for kind, line in SKETCH_LINES.items()
-        for form in FORMS
-    }
+    styles = dict[str, dict[str, str]]()
+    for (kind, line), form in product(SKETCH_LINES.items(), FORMS):
+        styles[f"{form}, {kind}"] = {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}
     dims = list(dict.fromkeys(int(name.split()[1]) for name in noise))
     for (dim, colour), (project, label) in product(zip(dims, COLOURS), LABELS.items()):
         styles[f"D = {dim}, {label}"] = {"color": colour, "linestyle": LINES[project], "marker": "."}

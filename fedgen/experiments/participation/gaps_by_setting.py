@@ -139,13 +139,10 @@ def learning_rates(
     """
     choice = gaps.GapChoice(**options)
     study = choice.study("learning-rates", client=list(client), server=list(server))
-    arms = [
-        Arm(
-            f"client {rate:g}, server {step:g}",
-            {"model.init_args.lr": rate, SERVER: component("fedgen.federated.FedAvgM", lr=step)},
-        )
-        for rate, step in product(client, server)
-    ]
+    arms = []
+    for rate, step in product(client, server):
+        own = {"model.init_args.lr": rate, SERVER: component("fedgen.federated.FedAvgM", lr=step)}
+        arms.append(Arm(f"client {rate:g}, server {step:g}", own))
     found = gaps.run_arms(study, choice, arms)
     ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
     best = gaps.GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)

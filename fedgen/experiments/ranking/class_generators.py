@@ -261,12 +261,8 @@ class ClassFederation:
         counts = torch.tensor([len(part) for part in self._positions], dtype=torch.float64)
         ends = (counts.cumsum(0) / counts.sum() * self.num_images).round().long()
         numbers = ends.diff(prepend=ends.new_zeros(1)).tolist()
-        return torch.cat(
-            [
-                features.chosen(self._public_of(name), number, self.choice.seed, "floor", name)
-                for name, number in zip(self.classes, numbers)
-            ]
-        )
+        own = {name: (self._public_of(name), number) for name, number in zip(self.classes, numbers)}
+        return torch.cat([features.chosen(*one, self.choice.seed, "floor", name) for name, one in own.items()])
 
     @cached_property
     def _near(self) -> Tensor:

@@ -36,10 +36,8 @@ def tell(study: Study, choice: Choice) -> list[Table | str]:
     inverted = {kind: len(row["inverted"]) for kind, row in found.items()}
     values = {kind: rankings.column(rows, kind, "all") for kind in found}
     ties = {kind: sum(a == b for place, a in enumerate(own) for b in own[place + 1 :]) for kind, own in values.items()}
-    lines = [
-        [titles[kind], inverted[kind], ties[kind], *(f"{row['gap'][end]:.8f}" for end in ("min", "max"))]
-        for kind, row in found.items()
-    ]
+    ends = {kind: [f"{row['gap'][end]:.8f}" for end in ("min", "max")] for kind, row in found.items()}
+    lines = [[titles[kind], inverted[kind], ties[kind], *ends[kind]] for kind in found]
     title = f"{count} generators made of digits, {count * (count - 1) // 2} pairs, five clients of one digit each"
     headings = ("KID of", "inverted", "tied", "avg - all, least", "largest")
     table = make_table(title, headings, lines, names=headings[:1])
@@ -173,14 +171,10 @@ def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed:
     for _ in range(repeats):
         noisy = moved + noise * torch.randn(len(all), generator=random, dtype=torch.float64)
         drawn.append(count(noisy.round(decimals=digits), exact.round(decimals=digits)))
-    ties = [a == b for a, b in combinations(moved.round(decimals=digits).tolist(), 2)]
-    return {
-        "exact": count(moved, exact),
-        "rounded": count(moved.round(decimals=digits), exact.round(decimals=digits)),
-        "tied by rounding": sum(ties),
-        "noise": noise,
-        "noisy": drawn,
-    }
+    rounded = moved.round(decimals=digits)
+    found = {"exact": count(moved, exact), "rounded": count(rounded, exact.round(decimals=digits))}
+    found["tied by rounding"] = sum(a == b for a, b in combinations(rounded.tolist(), 2))
+    return {**found, "noise": noise, "noisy": drawn}
 
 
 def count(avg: torch.Tensor, all: torch.Tensor) -> int:
@@ -197,18 +191,14 @@ def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
     found = {score: len(printed[score]["inverted"]) for score in SCORES}
     low, high = interval(explained["noisy"])
     exact, rounded, kid = explained["exact"], explained["rounded"], found["kid"]
-    lines = []
+    lines = {}
     if printed["fid"]["pairs"] == PAPER["generators"] * (PAPER["generators"] - 1) // 2:
         text = f"the table inverts {found['fid']} pairs by FID and {kid} by KID, as the paper's"
-        lines.append(expectation(text, all(found[score] == PAPER[score] for score in SCORES)))
-    ties = f"rounding alone ties {explained['tied by rounding']} pairs and inverts {rounded}"
+        lines[text] = all(found[score] == PAPER[score] for score in SCORES)
+    lines[f"one constant apart, KID inverts {exact} pairs"] = exact == 0
+    lines[f"rounding alone ties {explained['tied by rounding']} pairs and inverts {rounded}"] = rounded == 0
     noisy = f"noise of the gaps' size inverts {low} to {high} pairs by KID; {kid} are printed"
-    return [
-        *lines,
-        expectation(f"one constant apart, KID inverts {exact} pairs", exact == 0),
-        expectation(ties, rounded == 0),
-        expectation(noisy, low <= kid <= high),
-    ]
+    return [expectation(text, met) for text, met in {**lines, noisy: low <= kid <= high}.items()]
 
 
 def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:

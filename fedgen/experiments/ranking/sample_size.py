@@ -283,10 +283,8 @@ def draw(found: Numbers, components: int, path: Path) -> Path:
 def draw_gaps(axes: Any, found: Numbers, score: str, title: str) -> None:
     """One score's gap by n_i: over classes (full) and IID clients (dashed), with the range over generators."""
     sizes = [int(size) for size in found]
-    classes, iid = (
-        [row[score]["gap"] for row in found.values()],
-        [row[score]["control gap"][0] for row in found.values()],
-    )
+    classes = [row[score]["gap"] for row in found.values()]
+    iid = [row[score]["control gap"][0] for row in found.values()]
     sides = ("one client a class", "-", COLOURS[score], classes), ("IID clients", "--", "0.35", iid)
     for name, style, colour, gaps in sides:
         low, high, mean = ([gap[key] for gap in gaps] for key in ("min", "max", "mean"))
