@@ -19,10 +19,8 @@ _SHOWN = {  # module -> experiment -> what it shows
         "gaussian-toy": "21 generators, two Gaussian clients: FID-avg and FID-all differ in minima, KID's gap is flat",
         "gaussian-loglik": "the same clients: log-likelihood's avg and all are one curve, by variance and by mean",
     },
-    "theory.fid_barycentre": {
+    "theory.gaussian_fids": {
         "barycentre": "FID-avg as the distance to a Wasserstein barycentre: exact for commuting covariances alone",
-    },
-    "theory.minibatch_bias": {
         "minibatch-bias": "FID of a minibatch as a loss shrinks a generator; a queue, an EMA and MMD^2 do not",
     },
     "theory.fastfid": {

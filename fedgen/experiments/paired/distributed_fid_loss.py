@@ -26,8 +26,8 @@ from fedgen.experiments.engine.scored_checkpoints import client_images, generate
 from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table
 from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
 from fedgen.experiments.paired.fid_loss_gans import LOSSES, DigitsChoice, compare, last_scores
+from fedgen.experiments.theory.gaussian_fids import descend
 from fedgen.experiments.theory.gaussian_toy import draw_clients
-from fedgen.experiments.theory.minibatch_bias import descend
 from fedgen.images import save_png, tile
 from fedgen.losses import FastFIDLoss, MMD2Loss, QueueMoments
 from fedgen.seeds import generator

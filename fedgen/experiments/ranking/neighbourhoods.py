@@ -160,13 +160,6 @@ def default_sizes(total: int, quick: bool = False) -> tuple[int, ...]:
     return (*(size for size in (QUICK_SIZES if quick else paper) if size < total - 1), total - 1)
 
 
-def draw_images(order: Tensor, count: int, seed: int, *path: int | str) -> Tensor:
-    """Positions of at most `count` of a generator's images, none twice."""
-    if count >= len(order):
-        return order
-    return order[torch.randperm(len(order), generator=generator(seed, "drawn", *path))[:count]]
-
-
 SIZE = "neighbours M of the generator"
 CHUNK = 5000  # images summarised at once
 DIGITS = 10  # in which equal generators' scores agree: the whole data, summed from two anchors, differs by rounding
@@ -181,7 +174,10 @@ class Generated:
 
     def draw(self, count: int) -> Tensor:
         """Features of at most `count` of its images, none twice; the same for every caller."""
-        return self.features[draw_images(self.order, count, self.seed, int(self.order[0]), len(self.order), count)]
+        if count >= len(self.order):
+            return self.features[self.order]
+        draws = generator(self.seed, "drawn", int(self.order[0]), len(self.order), count)
+        return self.features[self.order[torch.randperm(len(self.order), generator=draws)[:count]]]
 
 
 Scorer = Callable[[Generated], dict[str, dict[str, Any]]]

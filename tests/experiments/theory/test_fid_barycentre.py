@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedgen.experiments.theory import fid_barycentre as experiment
+from fedgen.experiments.theory import gaussian_fids as experiment
 
 
 def commutator(first, second):
