@@ -29,42 +29,28 @@ class Algorithm:
 
 
 DIGITS_NETWORK = "classifier-mnist5k"
+SMALL_GREY = ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels")
 PUBLISHED = ("inception-v3-compat", "efficientnet-lite0", "pixels")
 """the embeddings of the suite `full`: the published FID's, whose weights are downloaded, and two that are not"""
 
+
+def _images(data: str, side: int, channels: int, embeddings: tuple[str, ...], number: int, **options: Any) -> DataPart:
+    return DataPart(component(f"fedgen.data.{data}", **options), side, channels, embeddings, number)
+
+
 DATA: dict[str, DataPart] = {
-    "digits": DataPart(
-        component("fedgen.data.Digits"), 8, 1, ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"), num_images=890
-    ),
-    "mnist5k": DataPart(
-        component("fedgen.data.MNIST5k", pad_to=32), 32, 1, ("efficientnet-lite0", DIGITS_NETWORK, "pixels"), 2000
-    ),
-    "styles": DataPart(
-        component("fedgen.data.StyleShift", num_writers=50, pad_to=32, shrink=2),
-        16,
-        1,
-        ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"),
-        num_images=2000,
-    ),
-    "fashion": DataPart(
-        component("fedgen.data.FashionMNIST", pad_to=32), 32, 1, ("efficientnet-lite0", "pixels"), num_images=1000
-    ),
-    "photos": DataPart(
-        component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=800
-    ),
-    "cifar10": DataPart(component("fedgen.data.CIFAR10"), 32, 3, PUBLISHED, num_images=10000),
-    "femnist": DataPart(component("fedgen.data.FEMNIST", pad_to=32), 32, 1, PUBLISHED, num_images=10000),
-    "celeba": DataPart(
-        component("fedgen.data.CelebA", size=64, identities=True, in_memory=False), 64, 3, PUBLISHED, num_images=10000
-    ),
-    "pathmnist": DataPart(
-        component("fedgen.data.MedMNIST", name="pathmnist", pad_to=32), 32, 3, PUBLISHED, num_images=10000
-    ),
-    "camelyon17": DataPart(component("fedgen.data.Camelyon17", size=32), 32, 3, PUBLISHED, num_images=10000),
-    "fed-isic2019": DataPart(component("fedgen.data.FedISIC2019", size=64), 64, 3, PUBLISHED, num_images=5000),
-    "imagenet64": DataPart(
-        component("fedgen.data.ImageNet32", size=64, classes=100), 64, 3, PUBLISHED, num_images=10000
-    ),
+    "digits": _images("Digits", 8, 1, SMALL_GREY, 890),
+    "mnist5k": _images("MNIST5k", 32, 1, ("efficientnet-lite0", DIGITS_NETWORK, "pixels"), 2000, pad_to=32),
+    "styles": _images("StyleShift", 16, 1, SMALL_GREY, 2000, num_writers=50, pad_to=32, shrink=2),
+    "fashion": _images("FashionMNIST", 32, 1, ("efficientnet-lite0", "pixels"), 1000, pad_to=32),
+    "photos": _images("PhotoPatches", 32, 3, ("efficientnet-lite0", "pixels"), 800, size=32),
+    "cifar10": _images("CIFAR10", 32, 3, PUBLISHED, 10000),
+    "femnist": _images("FEMNIST", 32, 1, PUBLISHED, 10000, pad_to=32),
+    "celeba": _images("CelebA", 64, 3, PUBLISHED, 10000, size=64, identities=True, in_memory=False),
+    "pathmnist": _images("MedMNIST", 32, 3, PUBLISHED, 10000, name="pathmnist", pad_to=32),
+    "camelyon17": _images("Camelyon17", 32, 3, PUBLISHED, 10000, size=32),
+    "fed-isic2019": _images("FedISIC2019", 64, 3, PUBLISHED, 5000, size=64),
+    "imagenet64": _images("ImageNet32", 64, 3, PUBLISHED, 10000, size=64, classes=100),
 }
 
 PARTITIONS: dict[str, Part] = {
