@@ -81,7 +81,6 @@ def draw_panels(
     size: tuple[float, float] = (3.2, 2.8),
     pictures: Sequence[Picture] = (),
 ) -> Path:
-    """Write a figure of panels with one legend, and a row of pictures below."""
     from matplotlib.lines import Line2D
 
     height, width = size[1] * len(rows) + 0.8, max(6.4, size[0] * len(rows[0]))
@@ -117,7 +116,6 @@ def draw_pictures(rows: Sequence[Sequence[Picture]], path: Path, title: str, siz
 def draw_images(
     blocks: Mapping[str, Mapping[str, Tensor]], path: Path, label: str = "", colours: Sequence[str] = ()
 ) -> Path:
-    """Write a figure of blocks of images, one latent a column."""
     columns = len(next(iter(next(iter(blocks.values())).values())))
     height = sum(0.55 * len(rows) + 0.6 for rows in blocks.values())
     figure = new_figure(0.6 * columns + 1.4, height)

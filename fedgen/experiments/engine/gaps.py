@@ -128,7 +128,6 @@ class GapScores:
         return [gap - floor for gap, floor in zip(gaps, known)]
 
     def table(self, column: str, title: str, control: str | None = None) -> Table:
-        """Return the arms' last scores of one column: splits, gaps with intervals, the change from a control."""
         beyond = {arm: self.beyond(arm, column) for arm in self.curves}
         has_floor = any(beyond.values())
         caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
@@ -336,7 +335,6 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
 
 
 def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:
-    """The last gaps, an arm a line, with their intervals; no bar where that is not known."""
     arms = list(found.curves)
     bars = [  # shift, colour, label, means and upper ends
         (shift, colour, gap_title(gap), [gap_lines(found.of(arm, column), gap)[::2] for arm in arms])

@@ -48,7 +48,6 @@ class ScoredRows:
     def compared(
         self, scores: Collection[str] | None = None, between: tuple[Collection[int], Collection[int]] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """`compare` of all scores, or of some, with the controls that hold them."""
         return {name: compare(self.clients, self.controls(name), name, between) for name in scores or self.scores}
 
 
@@ -234,7 +233,6 @@ def draw_ranking(
 
 
 def draw_gaps(axes: Any, x: Sequence[float], rows: ScoredRows, score: str, title: str, xlabel: str) -> None:
-    """avg - all of each generator at x, over the clients and over IID splits, with zero in sight."""
     others = [gaps_of(control, score) for control in rows.controls(score)]
     draw_gap(axes, x, gaps_of(rows.clients, score), title, xlabel, others)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
@@ -260,7 +258,6 @@ class RankingStudy:
     def scatter(
         self, axes: Any, score: str, found: Found | None = None, colours: Sequence[float] | None = None, **look: Any
     ) -> Any:
-        """avg against all of one score, see `draw_ranking`; inverted pairs are joined if these are given."""
         pairs = None if found is None else found[score]
         about = {"real": self.real, "kinds": self.kinds, "colours": colours, **look}
         return draw_ranking(axes, self.rows.clients, score, self.titles[score], pairs, **about)

@@ -180,7 +180,6 @@ class ScoredArms:
         control: str,
         notes: Sequence[str] = (),
     ) -> Table:
-        """Return scores in one embedding, an arm a line: means over seeds, and differences with their intervals."""
         rows: list[Sequence[str]] = []
         marks, told = set(), False
         for line in lines:

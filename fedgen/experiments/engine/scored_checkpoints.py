@@ -21,18 +21,7 @@ from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import RECIPE, local_models, personal_tensors, rebuild
-from fedgen.experiments.engine import trainings
-from fedgen.experiments.engine.features import (
-    CORRECTED,
-    PCA,
-    FeatureFederation,
-    Source,
-    are_enough,
-    chosen,
-    component_reference,
-    component_scores,
-    rows_of,
-)
+from fedgen.experiments.engine import features, trainings
 from fedgen.experiments.engine.study import ScoredArmsChoice
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
@@ -74,7 +63,6 @@ def clients_of(folders: Iterable[Path]) -> FederatedDataModule:
 
 
 def require_same_clients(first: Path, clients: FederatedDataModule, second: Path, others: FederatedDataModule) -> None:
-    """Raises ValueError if two runs had other clients, or clients that trained on other images."""
     parts = [[(client.name, client.train) for client in data.clients] for data in (clients, others)]
     same = (
         clients.examples.name == others.examples.name
@@ -162,26 +150,27 @@ class Trained:
                 require_same_clients(runs[0].folder, self.data, run.folder, data)
         data_set = self.data.data
         assert isinstance(data_set, DataSet)  # a recipe holds no examples
-        self.source = Source(data_set, "train", embedding)
+        self.source = features.Source(data_set, "train", embedding)
 
     def with_embedding(self, embedding: Embedding) -> "Trained":
         other = copy.copy(self)
         other.embedding, other.source = embedding, self.source.with_embedding(embedding)
         return other
 
-    def federation(self, part: Literal["train", "held_out"] = "train") -> FeatureFederation:
+    def federation(self, part: Literal["train", "held_out"] = "train") -> features.FeatureFederation:
         """The clients' training images, or as many of each as were asked for; or those that they held out."""
         own = [client.train if part == "train" else client.held_out for client in self.data.clients]
         if (most := self.client_images) is not None:
-            own = [chosen(part, min(most, len(part)), self.seed, "client", k) for k, part in enumerate(own)]
-        return FeatureFederation(self.source.features, tuple(own), tuple(client.name for client in self.data.clients))
+            own = [features.chosen(part, min(most, len(part)), self.seed, "client", k) for k, part in enumerate(own)]
+        names = tuple(client.name for client in self.data.clients)
+        return features.FeatureFederation(self.source.features, tuple(own), names)
 
     def projection(self, components: int) -> Projection | None:
         """Principal components of the test split, no client's; None without one, or of hardly more features."""
         data_set = self.source.data
         if "test" not in data_set.splits or self.source.features.shape[1] < 2 * components:
             return None
-        public = Source(data_set, "test", self.embedding)
+        public = features.Source(data_set, "test", self.embedding)
         return Projection.fit(public.features, components, self.embedding.name, public.examples.name)
 
     def images(self, checkpoint: Checkpoint, count: int) -> Tensor:
@@ -217,7 +206,7 @@ class Trained:
         models = self._models
         return {name: one.described() | {"sampling": sampling_of(models[one.run.name])} for name, one in kept.items()}
 
-    def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
+    def embedded(self, checkpoint: Checkpoint, count: int) -> Tensor:
         return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")
 
 
@@ -226,7 +215,7 @@ class Scorers:
 
     def __init__(
         self,
-        federation: FeatureFederation,
+        federation: features.FeatureFederation,
         dealings: int,
         seed: int,
         kernels: Sequence[str] = ("kid",),
@@ -235,24 +224,24 @@ class Scorers:
     ) -> None:
         self.projection = projection
         sides = federation.with_iid(seed, dealings).values()  # where a kernel's avg - all is another constant, no more
-        frechet = ("fid", "fidc") if are_enough(federation.parts(), images) else ("fid",)
+        frechet = ("fid", "fidc") if features.are_enough(federation.parts(), images) else ("fid",)
         self._plain = [side.reference((*frechet, *kernels) if side is federation else frechet) for side in sides]
         parts = [[projection.project(part) for part in side.parts()] for side in sides] if projection else []
-        self._projected = [component_reference(own, images) for own in parts]
+        self._projected = [features.component_reference(own, images) for own in parts]
 
     def score(self, generated: Tensor) -> dict[str, Any]:
         """{"clients": {score: values}, "controls": [the same of each]} of generated features [m, D], with errors."""
-        found = [rows_of(reference.score(generated)) for reference in self._plain]
+        found = [features.rows_of(reference.score(generated)) for reference in self._plain]
         if self.projection is not None:
             small = self.projection.project(generated)
             for row, reference in zip(found, self._projected):
-                row |= rows_of(component_scores(reference, small))
+                row |= features.rows_of(features.component_scores(reference, small))
         return {"clients": found[0], "controls": found[1:]}
 
 
 def title_of(score: str, components: int = 64) -> str:
-    titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
-    titles |= {"fidc": "FID corrected", CORRECTED: f"FID corrected, PCA-{components}"}
+    titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", features.PCA: f"FID, PCA-{components}"}
+    titles |= {"fidc": "FID corrected", features.CORRECTED: f"FID corrected, PCA-{components}"}
     return titles[score]
 
 

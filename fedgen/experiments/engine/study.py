@@ -68,7 +68,6 @@ class Study:
         return {key: done[key] for key in items}
 
     def missing(self, *names: str) -> bool:
-        """Whether any of these steps has no number yet: whether what they need must be computed."""
         return any(not self.numbers.get(name) for name in names)
 
     def report(self, tables: Sequence[Table | str], figure: Path | None = None) -> None:

@@ -196,7 +196,6 @@ def train_arms(
     common: Mapping[str, Any],
     place: Callable[[Arm, int], Path] | None = None,
 ) -> dict[str, list[Training]]:
-    """Each arm's runs, one a seed; trained, unless the step that measures them is known."""
     place = place or (lambda arm, seed: study.path(f"{slug(arm.name)}-{seed}"))
     runs = {
         arm.name: [

@@ -43,7 +43,6 @@ class CurvesChoice(RecipeChoice):
     num_images: int = 1000
 
     def trained(self, study: Study, arms: list[Arm], curve_of: Callable[[Training], Curve]) -> dict[str, list[Curve]]:
-        """Train arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
         common: dict[str, Any] = {f"{EVALUATION}.num_images": self.num_images, f"{EVALUATION}.scores": ["fid"]}
         if self.quick:
             common[f"{EVALUATION}.embeddings"] = ["pixels"]

@@ -83,7 +83,6 @@ def kernel_objective(points: Sequence[Tensor], aggregate: str) -> Objective:
 
 
 def objectives(settings: ToySettings, seed: int) -> tuple[dict[str, Objective], int]:
-    """The four objectives over one draw of the clients, and the bytes of a client's message."""
     points = [part.double() for part in draw_clients(settings.points, seed).parts()]
     messages = sent(points)
     few = [part[: settings.kernel_points] for part in points]
@@ -344,7 +343,6 @@ def digits_table(digits: Numbers) -> Table:
 
 
 def difference_table(digits: Numbers) -> Table:
-    """Paired differences on held-out images in embeddings that losses were not trained on."""
     against = digits["against no loss"]
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
     shown = [name for name in columns if name in digits["scores"] and not digits["marks"][name]]

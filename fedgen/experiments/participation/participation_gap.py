@@ -118,7 +118,6 @@ def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
 
 
 def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
-    """The smallest participation gap that the set-up finds, and those of real images in a generator's place."""
     rows = []
     for partition, seeds in found.items():
         for column in seeds[0][FLOOR]:

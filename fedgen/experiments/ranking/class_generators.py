@@ -365,7 +365,6 @@ class ClassMeasure:
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """`compare` of each score, the gap of FID's mean term, and pairs beyond error by kinds."""
     rows, kinds = ranking.rows.clients, list((ranking.kinds or {}).values())
     found = ranking.rows.compared(ranking.titles)
     means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}

@@ -199,7 +199,6 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """`compare` of each score, and its share of the distance of the means, a lower bound of W1."""
     rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
@@ -209,7 +208,6 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
 
 
 def tables_of(ranking: RankingStudy, shares: Mapping[str, Mapping[str, float]]) -> list[Table]:
-    """The calibration, and mean scores of the generators and of held-out real images."""
     rows = [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()]
     note = (
         "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that many"

@@ -72,7 +72,6 @@ class Neighbourhoods:
         return self.sizes[0] + 1
 
     def check(self, neighbours: int, controls: int = 0, floor: int = 2) -> None:
-        """Raises ValueError for clients, IID controls or a floor that cannot be had."""
         at_least(1, clients=neighbours)
         at_least(0, controls=controls)
         examples = self.client_source.examples
@@ -300,7 +299,6 @@ class Anchored:
         }
 
     def size_table(self, titles: Mapping[str, str], floor: Numbers, title: str, caption: str) -> Table:
-        """Mean scores by size, avg / all (avg - all), and the real images' in the last line."""
         columns = {score: [means(self.curves(score, how)) for how in BOTH] for score in titles}
         pairs = {f"{m:,}": [[side[k] for side in own] for own in columns.values()] for k, m in enumerate(self.sizes)}
         pairs["real"] = [[floor[score][how] for how in BOTH] for score in titles]
@@ -377,7 +375,6 @@ def rising_panels(
 
 
 def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
-    """The mean of avg - all over anchors by size, beside that over IID clients where it is measured."""
     known = [where for where in rows.controls if score in rows.known(where)]
     others = [means(rows.gaps(score, where)) for where in known]
     aggregate_panels.draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)

@@ -182,7 +182,6 @@ def count(avg: torch.Tensor, all: torch.Tensor) -> int:
 
 
 def interval(counts: Sequence[int]) -> tuple[int, int]:
-    """The interval that holds 95 percent of the counts."""
     ordered, cut = sorted(counts), int(0.025 * len(counts))
     return ordered[cut], ordered[-1 - cut]
 
@@ -225,7 +224,6 @@ def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:
 
 
 def draw(rows: rankings.Rows, printed: Numbers, explained: Numbers, path: Path) -> Path:
-    """Above: avg against all; below: FID's and KID's gaps, and how many pairs noise inverts by KID."""
     with panels(path, (9.6, 6.6), rows=0) as (figure, _):
         grid = figure.add_gridspec(2, 6)
         above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]

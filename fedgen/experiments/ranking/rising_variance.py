@@ -70,7 +70,6 @@ class FrechetAndKernel:
         return rows_of(scores)
 
     def of_images(self, features: Tensor) -> dict[str, Any]:
-        """The scores of real images in the generator's place, and how many they are, under "images"."""
         made = near.Generated(features, torch.arange(len(features)), summarize(features), 0)
         return {"images": len(features), **self(made)}
 
@@ -322,7 +321,6 @@ def unequal(federation: FeatureFederation) -> FeatureFederation:
 def make_scorers(
     places: near.Neighbourhoods, clients: int, k: int, images: int, controls: Sequence[str]
 ) -> dict[str, near.Scorer]:
-    """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
     federation = places.federation(clients)
     sides = federation.with_iid(places.choice.seed, len(controls))
     found: dict[str, near.Scorer] = {name: Manifold(one.parts(), k, images) for name, one in sides.items()}

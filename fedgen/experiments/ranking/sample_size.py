@@ -241,7 +241,6 @@ def table_of(found: Numbers, components: int) -> Table:
 
 
 def floor_table(found: Numbers, components: int) -> Table:
-    """Scores of held-out real images of all classes in the generators' place, over IID clients: bias alone."""
     scores, text = [score for score in SCORES if any(score in row for row in found.values())], "{avg:.3g} / {all:.3g}"
     rows = [
         [size, *(text.format(**row[score]["real, IID"]) if score in row else None for score in scores)]

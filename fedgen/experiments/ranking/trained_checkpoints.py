@@ -72,7 +72,7 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
 
     study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in found.items()})
     study.step("real", score_real)
-    scored = study.each("scores", found, lambda one: scorers.score(trained.features(one, number)), "checkpoints")
+    scored = study.each("scores", found, lambda one: scorers.score(trained.embedded(one, number)), "checkpoints")
     study.step("found", lambda: ScoredRows(scored).compared())
 
 
@@ -187,7 +187,7 @@ def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str
 
     def score(made: Checkpoint | Tensor) -> dict[str, Any]:
         if isinstance(made, Checkpoint):
-            return scorers.score(trained.features(made, images))
+            return scorers.score(trained.embedded(made, images))
         return scorers.score(trained.source.features[made])
 
     study.step("images", lambda: images)

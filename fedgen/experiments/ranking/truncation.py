@@ -180,7 +180,6 @@ class StyleFederation:
         return FeatureFederation(features, positions, tuple(f"client {client}" for client in range(len(positions))))
 
     def floor(self) -> Tensor:
-        """Features of further images of the clients, equally many of each, as many as a generator's or a few more."""
         each = -(-self.choice.num_images // self.choice.clients)
         return self._around(self.centres, self.choice.client_truncation, each, "floor")
 

@@ -349,7 +349,6 @@ def ratio(found: Mapping[str, Any], slow: tuple[str, str], fast: tuple[str, str]
 
 
 def speed_table(found: Mapping[str, Any], dim: int, batch_sizes: Sequence[int]) -> Table:
-    """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
     cells = cells_of([dim], batch_sizes)
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
     columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
