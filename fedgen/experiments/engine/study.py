@@ -1,6 +1,5 @@
 """An experiment's run: steps whose numbers are kept as they come, its tables and figure, and the options it takes."""
 
-import inspect
 import json
 import platform
 import reprlib
@@ -9,10 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -197,7 +195,6 @@ def panels(
     save_picture(figure, path)
 
 
-P = ParamSpec("P")
 RUNS = FOLDER / "runs"  # shared by the experiments: what one has trained the other need not
 PLACES = ("root", "runs", "recipes", "parallel", "device", "output")  # where and how fast, which no number depends on
 
@@ -206,23 +203,6 @@ def at_most(value: Any, most: Any) -> Any:
     if callable(most):
         return most(value)
     return most if value is None or not isinstance(most, int | float) else min(value, most)
-
-
-def quickly(**most: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make an experiment take smaller options with `quick`, one of its own."""
-
-    def decorate(experiment: Callable[P, None]) -> Callable[P, None]:
-        @wraps(experiment)
-        def run(*args: P.args, **kwargs: P.kwargs) -> None:
-            given = inspect.signature(experiment).bind(*args, **kwargs)
-            given.apply_defaults()
-            if (given.arguments | given.arguments.get("options", {})).get("quick"):
-                given.arguments |= {name: at_most(given.arguments[name], value) for name, value in most.items()}
-            experiment(*given.args, **given.kwargs)
-
-        return run
-
-    return decorate
 
 
 def at_least(least: float, **given: Any) -> None:
@@ -270,6 +250,10 @@ class Choice:
                 object.__setattr__(self, name, at_most(getattr(self, name), most))
         for name in (field.name for field in fields(self) if field.name in self.LEAST):
             at_least(self.LEAST[name], **{name: getattr(self, name)})
+
+    def smaller(self, value: Any, most: Any) -> Any:
+        """The value of an option that is no field, in a quick run at most so much, see `at_most`."""
+        return at_most(value, most) if self.quick else value
 
     def study(self, name: str, *which: Any, **more: Any) -> Study:
         return Study(name, self.output, self.settings(*which) | more)

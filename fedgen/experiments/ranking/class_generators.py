@@ -19,7 +19,7 @@ from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine import features
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, FLAT, RankingStudy, ScoredRows, best_of, gap_of
 from fedgen.experiments.engine.scored_checkpoints import title_of
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, quickly
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.models import EmpiricalGenerator
 from fedgen.models.empirical import nearest
@@ -307,7 +307,6 @@ def measure_all(
 SCORES = ("fid", features.PCA, features.CORRECTED, "kid")
 
 
-@quickly(controls=1)
 def class_generators(controls: int = 3, **options: Any) -> None:
     """Scores the generators by FID, FID on few components and KID, avg and all; prints and draws how they are ranked.
 
@@ -318,6 +317,7 @@ def class_generators(controls: int = 3, **options: Any) -> None:
         controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
+    controls = choice.smaller(controls, 1)
     at_least(1, controls=controls, components=choice.components)
     study = choice.study("class-generators", controls=controls)
     titles = {score: title_of(score, choice.components) for score in SCORES}

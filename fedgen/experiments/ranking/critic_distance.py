@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, RankingStudy, inversion_lines
-from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation, measure_all
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 from fedgen.seeds import generator
@@ -97,7 +97,6 @@ PATIENCE = 3  # checks: with 5 training takes half as long again for the same va
 QUICK_STEPS = 60
 
 
-@quickly(count=6, controls=1, projections=50)
 def wasserstein(
     count: int = 16,
     last_activation: bool = True,
@@ -118,6 +117,7 @@ def wasserstein(
         controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=TOTAL_IMAGES, **options)
+    count, controls, projections = map(choice.smaller, (count, controls, projections), (6, 1, 50))
     at_least(2, count=count, projections=projections)
     at_least(1, controls=controls)
     at_least(0, components=choice.components)

@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from fedgen.experiments.engine import rankings
-from fedgen.experiments.engine.study import Choice, Numbers, Study, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, Numbers, Study, at_least, expectation, make_table, panels
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.io.files import read_csv
 from fedgen.reports.figures.aggregate_panels import draw_gap
@@ -88,7 +88,6 @@ SCORES = ("fid", "kid")
 PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in the printed table
 
 
-@quickly(repeats=50)
 def paper_table(table: Path | None = None, repeats: int = 1000, **options: Any) -> None:
     """Shows how random subsets invert pairs by KID; with the table, counts its pairs and what noise explains of them.
 
@@ -98,6 +97,7 @@ def paper_table(table: Path | None = None, repeats: int = 1000, **options: Any) 
         repeats: draws of the noise; 50 with --quick.
     """
     choice = Choice(**options)
+    repeats = choice.smaller(repeats, 50)
     at_least(2, repeats=repeats)
     columns = None if table is None else read_table(table)
     study = choice.study("paper-table", table=columns, repeats=repeats)

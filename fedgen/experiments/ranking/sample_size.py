@@ -29,7 +29,7 @@ from fedgen.experiments.engine.features import (
     rows_of,
 )
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows
-from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly, rising
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, rising
 from fedgen.scores import FrechetReference, KernelReference, fid_infinity
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
@@ -112,7 +112,6 @@ SCORES = {"fid": "FID", PCA: "FID PCA", CORRECTED: "FID PCA corrected", INFINITY
 COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", CORRECTED: "#5aa0d8", INFINITY: "#7a4fa0", "kid": "#3a8a3a"}
 
 
-@quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
     sizes: tuple[int, ...] = (20, 60, 200, 600, 2000), components: int = 64, controls: int = 2, **options: Any
 ) -> None:
@@ -126,6 +125,8 @@ def sample_size(
         controls: IID splits of the same images.
     """
     choice = ImageChoice(**options)
+    sizes = choice.smaller(sizes, lambda own: tuple(size for size in own if size <= 200) or own[:1])
+    controls = choice.smaller(controls, 1)
     rising(2, sizes=sizes)
     at_least(1, components=components, controls=controls)
     study = choice.study("sample-size", sizes=list(sizes), components=components, controls=controls)

@@ -25,7 +25,7 @@ from torchmetrics.image.fid import _compute_fid
 from fedgen.data import Moses
 from fedgen.embeddings import embed, load_embedding
 from fedgen.embeddings.chemnet import FEATURES
-from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -101,7 +101,6 @@ TRACES = ("scipy", "Algorithm 1", "ours, float32", "ours, float64")
 SMALL = 0.1  # what the error of the small matrices stays below at D = 2048
 
 
-@quickly(draws=1)
 def fastfid_error(draws: int = 3, **options: Any) -> None:
     """Prints the table's six rows, mean absolute errors over draws, beside the published numbers.
 
@@ -111,6 +110,7 @@ def fastfid_error(draws: int = 3, **options: Any) -> None:
         draws: of the features; 1 with --quick, at D = 512, while the published numbers are for D = 2048.
     """
     choice = Choice(**options)
+    draws = choice.smaller(draws, 1)
     study, dim = choice.study("fastfid-error", draws=draws), 512 if choice.quick else DIM
     at_least(1, draws=draws)
     items = {f"m = {size}, draw {draw}": (size, draw) for size in PUBLISHED for draw in range(draws)}
@@ -193,7 +193,6 @@ AGREES = {"float64": 1e-5, "float32": 1e-4}  # scipy's root of a singular matrix
 FASTER = 25  # the paper's least factor over scipy
 
 
-@quickly(dims=(512,), batch_sizes=(8, 64), repeats=5, slow_repeats=2)
 def fastfid_speed(
     dims: tuple[int, ...] = (2048, 512),
     batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256),
@@ -218,8 +217,9 @@ def fastfid_speed(
         spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k; "chemnet" takes
             ChemNet's features of molecules of MOSES in place of draws, with dims=(512,).
     """
-    own = {name: value for name, value in locals().items() if name != "options"}
     choice = Choice(**options)
+    dims, batch_sizes = choice.smaller(dims, (512,)), choice.smaller(batch_sizes, (8, 64))
+    repeats, slow_repeats = choice.smaller(repeats, 5), choice.smaller(slow_repeats, 2)
     at_least(2, repeats=repeats, slow_repeats=slow_repeats, batch_sizes=batch_sizes)
     at_least(1, threads=threads)
     if not dims or not batch_sizes or max(batch_sizes) > min(dims):
@@ -228,7 +228,8 @@ def fastfid_speed(
         raise ValueError(
             f"dims={dims}: ChemNet's features are {FEATURES}; with spectrum=chemnet give --dims {FEATURES}"
         )
-    study = choice.study("fastfid-speed", **own)
+    own = {"repeats": repeats, "slow_repeats": slow_repeats, "threads": threads, "dtype": dtype, "spectrum": spectrum}
+    study = choice.study("fastfid-speed", dims=dims, batch_sizes=batch_sizes, **own)
     cells = cells_of(dims, batch_sizes)
     with limited(threads):
         found = study.each("times", cells, lambda cell: time_cell(*cell, study.settings), unit="timings")

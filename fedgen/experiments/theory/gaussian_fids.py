@@ -19,7 +19,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
 from fedgen.scores import frechet_distance, inversions, theory
@@ -38,7 +38,6 @@ FEDERATIONS = {"2, D=3": (2, 3), "3, D=6": (3, 6), "10, D=64": (10, 64)}  # clie
 COLOURS = ("#1f5fa8", "#3a8a3a", "#c4560b")
 
 
-@quickly(draws=10)
 def barycentre(draws: int = 200, generators: int = 10, clients: int = 3, dim: int = 6, **options: Any) -> None:
     """Draws federations of Gaussians and compares FD-avg with what the theorem makes of it, and so the ranking.
 
@@ -49,6 +48,7 @@ def barycentre(draws: int = 200, generators: int = 10, clients: int = 3, dim: in
         dim: features D.
     """
     choice = Choice(**options)
+    draws = choice.smaller(draws, 10)
     study = choice.study("barycentre", draws=draws, generators=generators, clients=clients, dim=dim)
     at_least(1, draws=draws)
     at_least(2, generators=generators, clients=clients, dim=dim)
@@ -196,7 +196,6 @@ RATE = 0.02  # Adam's, at first
 DRAWS = 50  # batches whose mean FID is a perfect generator's score
 
 
-@quickly(batch_sizes=lambda sizes: sizes[:3], steps=200)
 def minibatch_bias(
     dim: int = 64,
     batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512),
@@ -215,6 +214,7 @@ def minibatch_bias(
         decay: of the EMA, a step.
     """
     choice = Choice(**options)
+    batch_sizes, steps = choice.smaller(batch_sizes, lambda sizes: sizes[:3]), choice.smaller(steps, 200)
     at_least(1, dim=dim, steps=steps)
     at_least(2, batch_sizes=batch_sizes)
     own = {"dim": dim, "batch_sizes": batch_sizes, "steps": steps, "queue": queue, "decay": decay}

@@ -19,7 +19,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import Rows, agreement_table, column, compare
-from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
 from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import LikelihoodReference
@@ -33,7 +33,6 @@ LARGEST_Z = 4.0  # the errors of 84 values that share their clients' points
 NAMED = {0.1: (6, -3), 1.0: (-32, -3), 2.0: (4, -11), 4.0: (-10, 8)}  # variances in the figure -> places of their names
 
 
-@quickly(points=2_000)
 def gaussian_toy(points: int = 50_000, redraws: int = 20, **options: Any) -> None:
     """Scores the 21 generators by FID and KID over both clients, and compares each value with its closed form.
 
@@ -42,6 +41,7 @@ def gaussian_toy(points: int = 50_000, redraws: int = 20, **options: Any) -> Non
         redraws: other draws of the clients, whose spread is the error of what clients alone decide (ref and KID's gap).
     """
     choice = Choice(**options)
+    points = choice.smaller(points, 2_000)
     study, seed = choice.study("gaussian-toy", points=points, redraws=redraws), choice.seed
     at_least(10, points=points)
     at_least(2, redraws=redraws)
@@ -197,7 +197,6 @@ BEST = {"variance": 2.0, "mean": 0.0}
 DEPTH = 1.1  # nats below the maximum that the figure shows
 
 
-@quickly(points=2_000)
 def gaussian_loglik(points: int = 50_000, largest: float = 4.0, **options: Any) -> None:
     """Scores both families of generators by log-likelihood, and compares each value with its closed form.
 
@@ -206,6 +205,7 @@ def gaussian_loglik(points: int = 50_000, largest: float = 4.0, **options: Any) 
         largest: variance of family (a). The paper prints an axis from 0 to 40, most likely for 4.
     """
     choice = Choice(**options)
+    points = choice.smaller(points, 2_000)
     study = choice.study("gaussian-loglik", points=points, largest=largest)
     at_least(10, points=points)
     if not largest > BEST["variance"]:
