@@ -199,12 +199,6 @@ RUNS = FOLDER / "runs"  # shared by the experiments: what one has trained the ot
 PLACES = ("root", "runs", "recipes", "parallel", "device", "output")  # where and how fast, which no number depends on
 
 
-def at_most(value: Any, most: Any) -> Any:
-    if callable(most):
-        return most(value)
-    return most if value is None or not isinstance(most, int | float) else min(value, most)
-
-
 def at_least(least: float, **given: Any) -> None:
     """Refuse options with a number below the least, or with none; None is an option that is not given."""
     for name, value in given.items():
@@ -236,7 +230,7 @@ class Choice:
         quick: takes the smaller options of a quick run, to see that it runs.
     """
 
-    QUICK: ClassVar[Mapping[str, Any]] = {}  # see `at_most`
+    QUICK: ClassVar[Mapping[str, Any]] = {}  # see `smaller`
     APART: ClassVar[tuple[str, ...]] = ()  # fields that are no settings, beside `PLACES`
     LEAST: ClassVar[Mapping[str, float]] = {}  # of fields that are numbers, or None, where an experiment has them
 
@@ -245,15 +239,18 @@ class Choice:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        if self.quick:
-            for name, most in self.QUICK.items():
-                object.__setattr__(self, name, at_most(getattr(self, name), most))
+        for name, most in self.QUICK.items():
+            object.__setattr__(self, name, self.smaller(getattr(self, name), most))
         for name in (field.name for field in fields(self) if field.name in self.LEAST):
             at_least(self.LEAST[name], **{name: getattr(self, name)})
 
     def smaller(self, value: Any, most: Any) -> Any:
-        """The value of an option that is no field, in a quick run at most so much, see `at_most`."""
-        return at_most(value, most) if self.quick else value
+        """The value of an option, in a quick run at most so much, or what `most` makes of it."""
+        if not self.quick:
+            return value
+        if callable(most):
+            return most(value)
+        return most if value is None or not isinstance(most, int | float) else min(value, most)
 
     def study(self, name: str, *which: Any, **more: Any) -> Study:
         return Study(name, self.output, self.settings(*which) | more)

@@ -1,4 +1,4 @@
-"""What privacy costs: scores from messages in place of images, and a generator's under noise for whole clients.
+"""Costs of privacy: scores from messages in place of images, and a generator's under noise for whole clients.
 
 FID-all and KID-all of Gaussian clients from what they send: bytes, rounding, sketches, noise. With D features noise for
 differential privacy adds about D^2 variances to the covariance; eigenvalues below it drown. Then a WGAN-GP's scores

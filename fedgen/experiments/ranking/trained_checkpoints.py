@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedgen.experiments.engine import rankings
 from fedgen.experiments.engine.features import PCA, chosen
-from fedgen.experiments.engine.rankings import BOTH, RankingStudy, ScoredRows, best_of, better_than_real, gaps_of
 from fedgen.experiments.engine.scored_checkpoints import (
     Checkpoint,
     Trained,
@@ -32,7 +31,7 @@ from fedgen.reports.figures.curves import COLOURS
 
 SHADES = ("0.15", "#7a4fa0", "#c0203a", "#8c6d31")  # of the intervals
 BEST = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
-SHOWN = tuple((score, how) for score in ("fid", "kid") for how in BOTH)
+SHOWN = tuple((score, how) for score in ("fid", "kid") for how in rankings.BOTH)
 
 
 def wgan_gp_checkpoints(num_images: int | None = None, **options: Any) -> None:
@@ -48,11 +47,11 @@ def wgan_gp_checkpoints(num_images: int | None = None, **options: Any) -> None:
     if study.missing("found"):
         score_all(study, choice, number)
     numbers = study.numbers
-    rows, found, real = ScoredRows(numbers["scores"]), numbers["found"], numbers["real"]
+    rows, found, real = rankings.ScoredRows(numbers["scores"]), numbers["found"], numbers["real"]
     titles = {score: title_of(score, choice.components) for score in found}
-    ranking = RankingStudy(rows, titles, f"{len(rows.clients)} checkpoints", real)
+    ranking = rankings.RankingStudy(rows, titles, f"{len(rows.clients)} checkpoints", real)
     tables = [run_table(rows, numbers["checkpoints"], real), ranking.table(found)]
-    lines = [*ranking.lines(found), *better_than_real(rows.clients, real, "checkpoints")]
+    lines = [*ranking.lines(found), *rankings.better_than_real(rows.clients, real, "checkpoints")]
     study.report([*tables, *lines], draw_checkpoints(ranking, found, study))
 
 
@@ -72,15 +71,15 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
     study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in found.items()})
     study.step("real", score_real)
     scored = study.each("scores", found, lambda one: scorers.score(trained.embedded(one, number)), "checkpoints")
-    study.step("found", lambda: ScoredRows(scored).compared())
+    study.step("found", lambda: rankings.ScoredRows(scored).compared())
 
 
-def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
+def run_table(rows: rankings.ScoredRows, about: Numbers, real: Numbers) -> Table:
     cells = []
     for run in dict.fromkeys(one["run"] for one in about.values()):
         own = {name: rows.clients[name] for name, one in about.items() if one["run"] == run}
         which, last = about[next(iter(own))], list(own.values())[-1]
-        best = [about[best_of(own, score, how)]["round"] for score, how in BEST]
+        best = [about[rankings.best_of(own, score, how)]["round"] for score, how in BEST]
         cells.append([f"{which['interval']} / {which['seed']}", *(last[score][how] for score, how in SHOWN), *best])
     if real:
         cells.append(["real", *(real[score][how] for score, how in SHOWN)])
@@ -91,15 +90,15 @@ def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
     return make_table(title, ("run", *scores), cells, notes, digits=3, names=())
 
 
-def draw_checkpoints(ranking: RankingStudy, found: Numbers, study: Study) -> Path:
+def draw_checkpoints(ranking: rankings.RankingStudy, found: Numbers, study: Study) -> Path:
     rows, about, settings = ranking.rows, study.numbers["checkpoints"], study.settings
     iterations = [about[name]["iterations"] for name in rows.clients]
     title = f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
     title += f" {settings['data']}, a client for each class; {settings['embedding']}"
     with panels(study.figure, (9.5, 7.2), 2, 2, title) as (figure, axes):
         for (scatter, gap), score in zip(axes, ("fid", "kid")):
-            for size, how in zip((70, 150), BOTH):  # two rings where they agree
-                best = rows.clients[best_of(rows.clients, score, how)][score]
+            for size, how in zip((70, 150), rankings.BOTH):  # two rings where they agree
+                best = rows.clients[rankings.best_of(rows.clients, score, how)][score]
                 look = {"facecolors": "none", "edgecolors": COLOURS[how], "linewidths": 1.5, "zorder": 4}
                 scatter.scatter([best["avg"]], [best["all"]], s=size, label=f"best by {how}", **look)
             points = ranking.scatter(scatter, score, colours=iterations)
@@ -116,13 +115,13 @@ def inverted_text(found: Numbers) -> str:
     return f"{text}; over IID clients {statistics.mean(control):.3g}" if control else text
 
 
-def draw_run_gaps(axes: Any, rows: ScoredRows, score: str, about: Numbers) -> None:
+def draw_run_gaps(axes: Any, rows: rankings.ScoredRows, score: str, about: Numbers) -> None:
     """avg - all over local iterations: a line for each run, in its interval's colour; IID clients in green."""
     intervals, runs = sorted({one["interval"] for one in about.values()}), dict[str, list[str]]()
     for name in rows.clients:
         runs.setdefault(about[name]["run"], []).append(name)
     for side in (*rows.controls(score), rows.clients):
-        gaps, own = dict(zip(side, gaps_of(side, score))), side is rows.clients
+        gaps, own = dict(zip(side, rankings.gaps_of(side, score))), side is rows.clients
         for names in runs.values():
             interval = about[names[0]]["interval"]
             look: dict[str, Any] = {"color": CONTROL, "markersize": 2, "label": "IID clients"}

@@ -23,7 +23,6 @@ from fedgen.experiments.engine.study import Choice, at_least, expectation, make_
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
 from fedgen.scores import frechet_distance, inversions, theory
-from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
 from fedgen.seeds import generator
 from fedgen.statistics import Gaussian
 
@@ -69,7 +68,7 @@ def decompose(case: str, number: int, sizes: tuple[int, int, int], seed: int) ->
     federation = [random_gaussian(dim, random, bases[0]) for _ in range(clients)]
     centre = theory.barycentre(federation, "uniform")
     made = [random_gaussian(dim, random, bases[1]) for _ in range(generators)]
-    parts = [barycentre_decomposition(federation, generated, "uniform", centre) for generated in made]
+    parts = [theory.barycentre_decomposition(federation, generated, "uniform", centre) for generated in made]
     return {
         "avg": [part["avg"] for part in parts],
         "theorem": [part["to_barycentre"] + part["spread"] for part in parts],
@@ -88,7 +87,7 @@ def random_gaussian(dim: int, random: torch.Generator, basis: Tensor | None) -> 
     mean = torch.randn(dim, generator=random, dtype=torch.float64)
     values = SMALLEST + (LARGEST - SMALLEST) * torch.rand(dim, generator=random, dtype=torch.float64)
     covariance = (axes * values) @ axes.T
-    return population_gaussian(mean, (covariance + covariance.T) / 2)
+    return theory.population_gaussian(mean, (covariance + covariance.T) / 2)
 
 
 def compare_shifts(clients: int, dim: int, seed: int) -> dict[str, Any]:
@@ -96,11 +95,11 @@ def compare_shifts(clients: int, dim: int, seed: int) -> dict[str, Any]:
     random = generator(seed, "counter-example", clients, dim)
     means = torch.randn(clients, dim, generator=random, dtype=torch.float64)
     covariance = random_gaussian(dim, random, None).covariance(ddof=0)
-    example = counter_example(means, covariance)
+    example = theory.counter_example(means, covariance)
     pool = example.matching
     direction = torch.nn.functional.normalize(example.shifted.mean - pool.mean, dim=0)
     between = float((pool.covariance(ddof=0) - covariance).trace())
-    printed = population_gaussian(pool.mean + between**0.5 * direction, covariance)
+    printed = theory.population_gaussian(pool.mean + between**0.5 * direction, covariance)
     found: dict[str, Any] = {"squared shift": example.squared_shift}
     for name, generated in (("pool", pool), ("shifted", example.shifted), ("printed", printed)):
         per_client = [frechet_distance(client, generated, ddof=0)[0] for client in example.clients]
