@@ -210,10 +210,6 @@ def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
     return {"value": value, "low": low, "high": high}
 
 
-def floor_of(score: str) -> str:
-    return f"{score} floor"
-
-
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "nothing"
 
@@ -225,5 +221,5 @@ def _beside(records: Sequence[Sequence[ScoreRecord]], embedding: str) -> dict[st
         if record.is_model and record.score in (*BESIDE, *AUDIT):
             found.setdefault(record.score, []).append(record.value)
         if record.is_floor and record.score in AUDIT:
-            found.setdefault(floor_of(record.score), []).append(record.value)
+            found.setdefault(f"{record.score} floor", []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.benchmark.claims import AGGREGATES, check, floor_of
+from fedgen.benchmark.claims import AGGREGATES, check
 from fedgen.benchmark.entry import Entry, entry_files, read_entry
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SUITES
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
@@ -86,13 +86,13 @@ def answers_of(entries: Sequence[Entry]) -> list[SuiteAnswer]:
     answers = []
     for suite in dict.fromkeys(entry.form["suite"] for entry in entries):
         known = {entry.name: entry for entry in entries if entry.form["suite"] == suite}
-        for question in SUITES[suite].questions:
-            found = sorted((known[name] for name in question.cells if name in known), key=_place)
+        for question, cells in SUITES[suite].questions.items():
+            found = sorted((known[cell.name] for cell in cells if cell.name in known), key=_place)
             words = [" / ".join(entry.parts) for entry in found[:1]]
             for better, worse in pairwise(found):
                 words.append(f"{'<' if is_ahead(better, worse) else '~'} {' / '.join(worse.parts)}")
             if len(found) > 1:
-                answers.append(SuiteAnswer(suite, question.text, " ".join(words)))
+                answers.append(SuiteAnswer(suite, question, " ".join(words)))
     return answers
 
 
@@ -230,7 +230,7 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
     texts = [*cells_of(standing, entry), *map(figure, more), str(IntervalEstimate(**claims["attack"]))]
     for score in AUDIT:
-        if (floor := claims["beside"].get(floor_of(score))) is not None:
+        if (floor := claims["beside"].get(f"{score} floor")) is not None:
             texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
     parts = (claims["parts"].get(name) for name in ("avg", "all"))
     costs = claims["sent_bytes"], claims["client_seconds"], claims["peak_memory"]

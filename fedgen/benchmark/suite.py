@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from fedgen.experiments.engine.trainings import Control, component
@@ -269,18 +270,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class SuiteQuestion:
-    text: str
-    cells: tuple[str, ...]  # names of the cells that are compared
-
-
-@dataclass(frozen=True)
 class Suite:
     name: str
     about: str  # a sentence on its size
-    seeds: tuple[int, ...]  # of every cell
-    cells: tuple[Cell, ...]  # in the order in which they are trained
-    questions: tuple[SuiteQuestion, ...]  # that they answer
+    questions: Mapping[str, tuple[Cell, ...]]  # and the cells that answer each
+    seeds: tuple[int, ...] = (0, 1, 2)  # of every cell
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, in the order in which they are trained."""
+        return tuple(chain.from_iterable(self.questions.values()))
 
     def cell(self, name: str) -> Cell | None:
         return next((cell for cell in self.cells if cell.name == name), None)
@@ -299,12 +298,6 @@ class Suite:
         return [replace(cell, own=own) for cell in averaged]
 
 
-def _suite(name: str, about: str, answers: dict[str, tuple[Cell, ...]], seeds: tuple[int, ...] = (0, 1, 2)) -> Suite:
-    """A suite by its questions, each with the cells that answer it."""
-    questions = tuple(SuiteQuestion(text, tuple(cell.name for cell in cells)) for text, cells in answers.items())
-    return Suite(name, about, seeds, tuple(cell for cells in answers.values() for cell in cells), questions)
-
-
 def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
     """Cells of a task, "data/partition", by "generator/algorithm"."""
     data, partition = task.split("/")
@@ -316,7 +309,7 @@ _AVERAGED = "flow-large/fedavg"
 _BESIDE_CONTROLS = (_AVERAGED, "flow-large/local", "flow-large/centralised")
 _TRY = Budget(rounds=30, interval=2, cohort=5)
 _GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
-TINY = _suite(
+TINY = Suite(
     "tiny",
     "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",
     {
@@ -326,7 +319,7 @@ TINY = _suite(
     },
     seeds=(0, 1),
 )
-SMALL = _suite(
+SMALL = Suite(
     "small",
     "13 cells, three seeds, 39 runs: about four hours on two cores with --parallel 2",
     {
@@ -347,7 +340,7 @@ SMALL = _suite(
         ),
     },
 )
-FULL = _suite(
+FULL = Suite(
     "full",
     "23 cells of published data sets, three seeds, 69 runs: days of a GPU; files that need an account are looked for",
     {

@@ -242,11 +242,11 @@ LITE0 = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
 
 
-def at_32_pixels(data: str, *args: Any, **options: Any) -> Protocol:
+def at_32_pixels(data: str, num_images: int, **options: Any) -> Protocol:
     # the DDPM is trained for half of its recipe's iterations, 40 to 60 minutes of CPU time
     ddpm = Series("DDPM", f"ddpm_{data}.yaml", (5,), iterations=1000, seeds=1, checkpoints=8)
     gan = Series("WGAN-GP", f"wgan_gp_{data}.yaml", (5, 20))
-    return Protocol((gan, ddpm), LITE0, LITE0, *args, seeds=1, **options)
+    return Protocol((gan, ddpm), LITE0, LITE0, num_images, seeds=1, **options)
 
 
 PROTOCOLS: dict[str, Protocol] = {

@@ -172,9 +172,6 @@ class ClassFederation:
         """Features [num_images, D] of real images of the clients' classes, held out, with the clients' shares."""
         return self.public.features[self._floor]
 
-    def about(self, names: Sequence[str]) -> dict[str, Any]:
-        return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
-
     def describe(self, number: int | None = None) -> str:
         counts = sorted({len(part) for part in self._positions})
         sizes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
@@ -291,7 +288,8 @@ def measure_all(
         names = spread_out(list(places.recipes), count or len(places.recipes))
         if len(names) < 2:
             raise ValueError(f"{places.describe()}: a ranking needs two generators")
-        about = study.step("generators", lambda: places.about(names))
+        kinds = {name: places.recipes[name].kind for name in names}
+        about = study.step("generators", lambda: {"heading": places.describe(len(names)), "kinds": kinds})
         measure = make(places, places.federation.with_iid(choice.seed, controls))
         study.step(first, measure.once)
 

@@ -340,9 +340,8 @@ def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoic
             ranks.set_title(f"{len(pairs['inverted'])} of {pairs['pairs']} pairs inverted", fontsize=9)
             rankings.draw_gaps(gap, choice.taus, ranking.rows, score, title, TAU)
             figure.colorbar(points, ax=gap, label=TAU, aspect=30)
-        handles, labels = (
-            [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
-        )
+        named = [panel.get_legend_handles_labels() for panel in axes[0][:2]]
+        handles, labels = ([*first, *second] for first, second in zip(*named))
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
         for panel in axes[:, 1]:
             panel.get_legend().remove()
