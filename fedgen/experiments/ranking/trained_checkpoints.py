@@ -17,13 +17,7 @@ from torch import Tensor
 
 from fedgen.experiments.engine import rankings
 from fedgen.experiments.engine.features import PCA, chosen
-from fedgen.experiments.engine.scored_checkpoints import (
-    Checkpoint,
-    Trained,
-    TrainedChoice,
-    checkpoints_of,
-    title_of,
-)
+from fedgen.experiments.engine.scored_checkpoints import Checkpoint, Trained, TrainedChoice, checkpoints_of, title_of
 from fedgen.experiments.engine.study import Numbers, Study, at_least, expectation, make_table, panels
 from fedgen.images import save_png, tile
 from fedgen.reports.figures.aggregate_panels import CONTROL, show_picture
