@@ -224,9 +224,8 @@ def draw_ranking(
             where = [[side[place] for place in own] for side in sides]
             axes.scatter(*where, s=16, marker=marker, color=colour, linewidths=0, zorder=3, label=kind)
     if real:
-        axes.scatter(
-            [real[score]["avg"]], [real[score]["all"]], s=80, marker="*", color="black", zorder=4, label=real_title
-        )
+        at = [[real[score][how]] for how in BOTH]
+        axes.scatter(*at, s=80, marker="*", color="black", zorder=4, label=real_title)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
     return points

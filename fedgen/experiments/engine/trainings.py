@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -197,13 +198,10 @@ def train_arms(
     place: Callable[[Arm, int], Path] | None = None,
 ) -> dict[str, list[Training]]:
     place = place or (lambda arm, seed: study.path(f"{slug(arm.name)}-{seed}"))
-    runs = {
-        arm.name: [
-            Training(choice.recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
-            for seed in choice.seeds_of
-        ]
-        for arm in arms
-    }
+    runs: dict[str, list[Training]] = {arm.name: [] for arm in arms}
+    for arm, seed in product(arms, choice.seeds_of):
+        given = arguments({**common, **arm.settings})
+        runs[arm.name].append(Training(choice.recipe, place(arm, seed), seed, given, arm.control))
     if study.missing(step):  # the first seed's first: of a stopped experiment all arms have as many seeds
         train_all([run for one_seed in zip(*runs.values()) for run in one_seed], choice.parallel)
     return runs

@@ -393,10 +393,10 @@ def flow_lines(curves: Curves) -> list[str]:
     """Say of each change whether FID-all is the worse for it, as expected of all but a shorter interval."""
     lines = []
     for arm, row in changes_of(curves).items():
-        worse = paired_seeds.verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more")
-        lines.append(
-            paired_seeds.difference(f"{arm}: FID-all, beside {CONTROL},", row) if arm == "interval 1" else worse
-        )
+        if arm == "interval 1":
+            lines.append(paired_seeds.difference(f"{arm}: FID-all, beside {CONTROL},", row))
+        else:
+            lines.append(paired_seeds.verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more"))
     return [*lines, paired_seeds.by_chance(len(lines))]
 
 

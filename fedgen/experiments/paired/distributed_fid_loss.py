@@ -168,9 +168,8 @@ def toy_outcomes(toy: Numbers) -> list[str]:
 
 def draw_toy(toy: Numbers, path: Path) -> Path:
     steps = next(iter(toy.values()))["steps"]
-    arms = {
-        name_of(name): dict(zip(steps, zip(*(run["variance"][name] for run in toy.values())))) for name in OBJECTIVES
-    }
+    ways = {name: zip(*(run["variance"][name] for run in toy.values())) for name in OBJECTIVES}
+    arms = {name_of(name): dict(zip(steps, way)) for name, way in ways.items()}
     optima = {
         f"optimum of {', '.join(name_of(name) for name in OBJECTIVES if OPTIMA[name] == optimum)}": [optimum]
         for optimum in sorted(set(OPTIMA.values()))

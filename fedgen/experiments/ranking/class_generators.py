@@ -109,9 +109,8 @@ class ClassFederation:
         other = choice.generators not in (None, choice.data)
         self.makers = self.clients
         if other:
-            self.makers = features.Source(
-                features.open_data(str(choice.generators), choice.root), "train", self.clients.embedding
-            )
+            data = features.open_data(str(choice.generators), choice.root)
+            self.makers = features.Source(data, "train", self.clients.embedding)
         self._nearness = None if choice.neighbours == choice.embedding else load_embedding(choice.neighbours)
         known = with_images(self.clients.examples)
         half = known if other else known[: (len(known) + 1) // 2]

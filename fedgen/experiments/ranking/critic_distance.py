@@ -209,10 +209,8 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
 
 def tables_of(ranking: RankingStudy, shares: Mapping[str, Mapping[str, float]]) -> list[Table]:
     rows = [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()]
-    note = (
-        "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that many"
-    )
-    note += " times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds"
+    note = "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that"
+    note += " many times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds"
     headings, lines = ("case", *TITLES.values()), []
     for score, title in {**TITLES, MEANS: "distance of the means"}.items():
         means = [statistics.mean(row[score][how] for row in ranking.rows.clients.values()) for how in BOTH]

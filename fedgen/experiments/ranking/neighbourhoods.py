@@ -238,10 +238,8 @@ class Anchored:
         return [[a - b for a, b in zip(*pair)] for pair in zip(*self.both(score, where).values())]
 
     def changed(self, change: Callable[[Rows], Rows]) -> "Anchored":
-        own = {
-            anchor: {name: change(rows) for name, rows in by_name.items()} for anchor, by_name in self.scores.items()
-        }
-        return replace(self, scores=own)
+        scores = {anchor: {name: change(rows) for name, rows in own.items()} for anchor, own in self.scores.items()}
+        return replace(self, scores=scores)
 
     def terms(self, score: str, term: str, aggregate: str) -> list[float]:
         """The mean over anchors of one term of a score, "mean" or "covariance", by size."""

@@ -306,10 +306,8 @@ def check_counts(places: near.Neighbourhoods, clients: int, k: int, images: int)
     counts = {"half a client's": clients // 2 + 1, "the smallest generator's": places.equal, "the drawn": images}
     for what, count in counts.items():
         if count < k + 1:
-            raise ValueError(
-                f"k={k} needs {k + 1} images, and {what} are {count};"
-                " give a smaller k, or more --clients, --sizes, --images"
-            )
+            remedy = "give a smaller k, or more --clients, --sizes, --images"
+            raise ValueError(f"k={k} needs {k + 1} images, and {what} are {count}; {remedy}")
 
 
 def unequal(federation: FeatureFederation) -> FeatureFederation:

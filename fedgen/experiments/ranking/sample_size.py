@@ -234,10 +234,8 @@ def table_of(found: Numbers, components: int) -> Table:
         cells.append(None)
     title = "avg - all over clients of one class, and over IID clients of the same sizes"
     headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
-    note = (
-        "gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all order"
-    )
-    note += " differently, evidence: those beyond their errors and inverted in no control"
+    note = "gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all"
+    note += " order differently, evidence: those beyond their errors and inverted in no control"
     return make_table(title, headings, cells, note, names=("score",))
 
 

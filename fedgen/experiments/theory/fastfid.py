@@ -225,9 +225,7 @@ def fastfid_speed(
     if not dims or not batch_sizes or max(batch_sizes) > min(dims):
         raise ValueError(f"batch_sizes={batch_sizes}: give some to the least of dims={dims}; Algorithm 1 wants m <= D")
     if spectrum == "chemnet" and set(dims) != {FEATURES}:
-        raise ValueError(
-            f"dims={dims}: ChemNet's features are {FEATURES}; with spectrum=chemnet give --dims {FEATURES}"
-        )
+        raise ValueError(f"dims={dims}: ChemNet has {FEATURES} features; with spectrum=chemnet give --dims {FEATURES}")
     own = {"repeats": repeats, "slow_repeats": slow_repeats, "threads": threads, "dtype": dtype, "spectrum": spectrum}
     study = choice.study("fastfid-speed", dims=dims, batch_sizes=batch_sizes, **own)
     cells = cells_of(dims, batch_sizes)
