@@ -8,10 +8,8 @@ Rooms, of which each imports only those above it:
     paired         the same recipe with and without a change, over paired seeds
     participation  clients that train and clients that never do
 
-A new experiment is a function in one of them and a line below. Its numbers are the steps of a `Study`, its options a
-`Choice`. Arms over paired seeds are `Arm`s trained by `engine.trainings.train_arms`, with scores beside a control
-(`ScoredArms`; `GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds`), see
-`paired/fid_loss_gans.py`. Generators that avg and all rank are a `RankingStudy`: `ranking/class_generators.py`.
+A new experiment is a function in one of them, with options that are a `Choice` and numbers that are steps of a `Study`,
+and a line below; docs/architecture.md names what to start from.
 """
 
 _SHOWN = {  # module -> experiment -> what it shows

@@ -30,24 +30,10 @@ from fedgen.federated.aggregators.private_mean import Participations
 from fedgen.io.files import in_bytes
 from fedgen.scores import FrechetReference, KernelReference, PolynomialKernel, RBFKernel, kid_from_messages, kid_message
 from fedgen.seeds import derive, generator
-from fedgen.statistics import (
-    CubicSketch,
-    FixedPoint,
-    FourierSketch,
-    Gaussian,
-    Privacy,
-    add,
-    gaussian_from_message,
-    gaussian_to_message,
-    gaussian_to_sums,
-    mask,
-    message_size,
-    noise_multiplier,
-    private_gaussian,
-    private_sums,
-    summarize,
-)
-from fedgen.statistics.private import Accountant, Projecting, federated_epsilon
+from fedgen.statistics import CubicSketch, FourierSketch, Gaussian, add, message_size, noise_multiplier, summarize
+from fedgen.statistics.fixed_point import FixedPoint, mask
+from fedgen.statistics.private import Accountant, Privacy, Projecting, federated_epsilon, private_gaussian, private_sums
+from fedgen.statistics.statistic_messages import gaussian_from_message, gaussian_to_message, gaussian_to_sums
 
 CLIENTS = 10
 RADIUS, DELTA = 3.0, 1e-5

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -268,7 +268,7 @@ def time_cell(dim: int, size: int, method: str, passes: str, settings: Mapping[s
     batch = draw_features(size, dim, spectrum, seed, "generated")
     factor = torch.randn(dim, dim, generator=generator(seed, "product", dim), dtype=torch.float64)
     repeats = settings["slow_repeats" if method in PEERS else "repeats"]
-    call = (lambda: step(score, batch)) if passes == PASSES[1] else (lambda: value_of(score, batch))
+    call = partial(value_of, score, batch, backward=passes == PASSES[1])
     value = call()  # the warm-up
     times, products = timed(call, lambda: factor @ factor, repeats)
     unit = statistics.mean(products)
@@ -296,15 +296,11 @@ def molecule_features(split: Literal["train", "test"], count: int) -> Tensor:
     return embed(load_embedding("chemnet"), Moses(count).read(split).inputs)
 
 
-def value_of(score: Score, batch: Tensor) -> float:
-    with torch.no_grad():
-        return float(score(batch))
-
-
-def step(score: Score, batch: Tensor) -> float:
-    batch = batch.clone().requires_grad_()
-    value = score(batch)
-    value.backward()
+def value_of(score: Score, batch: Tensor, backward: bool) -> float:
+    with torch.set_grad_enabled(backward):
+        value = score(batch.clone().requires_grad_() if backward else batch)
+    if backward:
+        value.backward()
     return float(value.detach())
 
 
