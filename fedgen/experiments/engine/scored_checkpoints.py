@@ -191,11 +191,11 @@ class Trained:
         def some() -> Tensor:
             return draw_images(sampler_of(model), 2, self.seed, checkpoint.round, chunk=2)
 
-        server = some() if personal else None
         for kept in personal.values():
+            server = some()
             with own_in_place(model, kept):
                 own = some()
-            if server is not None and not torch.equal(own, server):
+            if not torch.equal(own, server):
                 raise ValueError(
                     f"{checkpoint.name}: its clients keep tensors that images depend on ({', '.join(list(kept)[:3])}),"
                     " so each has a model of its own and none makes the run's images; choose runs without `personal`"

@@ -288,7 +288,8 @@ def measure_all(
         if len(names) < 2:
             raise ValueError(f"{places.describe()}: a ranking needs two generators")
         kinds = {name: places.recipes[name].kind for name in names}
-        about = study.step("generators", lambda: {"heading": places.describe(len(names)), "kinds": kinds})
+        own: dict[str, Any] = {"heading": places.describe(len(names)), "kinds": kinds}
+        about = study.step("generators", lambda: own)
         measure = make(places, places.federation.with_iid(choice.seed, controls))
         study.step(first, measure.once)
 

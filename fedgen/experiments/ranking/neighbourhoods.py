@@ -37,7 +37,7 @@ class NeighbourChoice(ImageChoice):
     """Options common to experiments about neighbourhoods; its fields are options of their commands.
 
     Args:
-        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
+        neighbours: embedding in whose features near is near; the papers' setting is that of `embedding`, and `overlap`.
         overlap: whether clients are of the train split too, as the generators, and may share images with them.
         anchors: generators of each size, each around an image of its own.
         sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.

@@ -90,8 +90,6 @@ def measure_floor(places: near.Neighbourhoods, neighbours: int, projection: Proj
 def variance_limited(clients: int = 20, components: int = 64, controls: int = 3, **options: Any) -> None:
     """Scores generators of rising variance against clients of little; prints and draws avg, all and their gap.
 
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
-
     Args:
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
         components: principal components of the second FID.
@@ -180,8 +178,6 @@ def intra_client_variance(
 ) -> None:
     """Scores the same generators against clients of several numbers of neighbours; prints and draws each.
 
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
-
     Args:
         clients: neighbours K of a client; those of more hold those of fewer.
         components: principal components of the second FID.
@@ -263,8 +259,6 @@ class Manifold:
 
 def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls: int = 2, **options: Any) -> None:
     """Measures both aggregates of the four scores on the variance-limited federation; prints and draws their ranks.
-
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
         clients: neighbours K of a client, which holds K + 1 images.
