@@ -115,14 +115,12 @@ Line = tuple[Sequence[str], str]
 def states_in(
     scores: Mapping[str, Scored],
     places: Mapping[str, Iterable[int]],
-    seeds: Iterable[int],
+    seeds: Sequence[int],
     key: Callable[[str, int, int], str],
 ) -> dict[str, dict[int, list[Scored]]]:
     """The `states` of `ScoredArms` from scores that were kept by checkpoint."""
-    numbers = list(seeds)
     return {
-        arm: {place: [scores[key(arm, seed, place)] for seed in numbers] for place in own}
-        for arm, own in places.items()
+        arm: {place: [scores[key(arm, seed, place)] for seed in seeds] for place in own} for arm, own in places.items()
     }
 
 

@@ -271,12 +271,11 @@ def compare_intervals(numbers: Numbers) -> dict[str, Any]:
 
 def tables_of(numbers: Numbers) -> list[Table]:
     tables = [quality_table(numbers, *side) for side in sides_of(numbers)]
-    for kind in kinds_in(numbers):
-        for embedding in numbers["quality"]:
-            own = numbers["found"][embedding][TRAINING][kind]
-            named = {f"FID at {group.removeprefix('interval ')}": row["fid"] for group, row in own.items()}
-            about = f"{kind} checkpoints by interval, {embedding}, against {TRAINING}"
-            tables.append(agreement_table({**named, f"KID at {ALL}": own[ALL]["kid"]}, about))
+    for kind, embedding in product(kinds_in(numbers), numbers["quality"]):
+        own = numbers["found"][embedding][TRAINING][kind]
+        named = {f"FID at {group.removeprefix('interval ')}": row["fid"] for group, row in own.items()}
+        about = f"{kind} checkpoints by interval, {embedding}, against {TRAINING}"
+        tables.append(agreement_table({**named, f"KID at {ALL}": own[ALL]["kid"]}, about))
     return tables
 
 

@@ -148,10 +148,9 @@ def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
     examples = train.examples
     pairs = [halves(train.positions(name), choice.seed, name) for name in examples.classes]
     sides = (torch.cat(side).sort().values for side in zip(*pairs))
-    clients, generators = (
-        examples.subset(side, f"{examples.name}, {n} half") for side, n in zip(sides, ("one", "other"))
-    )
-    return train.of(clients), train.of(generators), None
+    names = (f"{examples.name}, {half} half" for half in ("one", "other"))
+    clients, generators = (train.of(examples.subset(side, name)) for side, name in zip(sides, names))
+    return clients, generators, None
 
 
 def default_sizes(total: int, quick: bool = False) -> tuple[int, ...]:
