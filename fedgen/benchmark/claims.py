@@ -109,7 +109,6 @@ def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None
 
 
 ROUNDING = 1e-9  # relative, between machines
-STRATEGY = ("trainer", "strategy", "init_args")
 
 
 def claims_of(
@@ -144,9 +143,7 @@ def check(entry: Entry) -> None:
         shown, claimed = flatten(claims_of(cell, entry.records, attacks, costs)), flatten(entry.claims)
         for key in sorted(shown.keys() | claimed.keys()):
             told, true = claimed.get(key), shown.get(key)
-            if told == true:
-                continue
-            if told is None or true is None or not math.isclose(told, true, rel_tol=ROUNDING):
+            if told != true and (None in (told, true) or not math.isclose(told, true, rel_tol=ROUNDING)):
                 raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
@@ -177,25 +174,15 @@ def _check_recipe(entry: Entry, cell: Cell) -> None:
     recipe, own = entry.form["recipe"], entry.form["own"]
     if fingerprint(recipe) != entry.form["recipe_hash"]:
         raise ValueError("its recipe is not the one that recipe_hash stands for")
-    expected = cell.recipe()
+    before, now, place = flatten(cell.recipe()), flatten(recipe), ""
     if own is not None and own["slot"] != "data":
-        place = expected if own["slot"] == "model" else _inside(expected)
-        given = (recipe if own["slot"] == "model" else _inside(recipe)).get(own["slot"])
-        if not isinstance(given, Mapping) or given.get("class_path") != own["class_path"]:
+        place = "model." if own["slot"] == "model" else f"trainer.strategy.init_args.{own['slot']}."
+        if now.get(f"{place}class_path") != own["class_path"]:
             raise ValueError(f"{own['slot']} of its recipe is not {own['class_path']}")
-        place[own["slot"]] = given
-    before, now = flatten(expected), flatten(recipe)
     for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
+        if before.get(key) != now.get(key) and not (place and key.startswith(place)):
             found = f"{key} is {now.get(key)!r}, there {before.get(key)!r}"
             raise ValueError(f"its recipe is not that of the suite's cell {cell.name} in this fedgen: {found}")
-
-
-def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    found: Any = recipe
-    for key in STRATEGY:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
