@@ -143,7 +143,7 @@ def check(entry: Entry) -> None:
         shown, claimed = flatten(claims_of(cell, entry.records, attacks, costs)), flatten(entry.claims)
         for key in sorted(shown.keys() | claimed.keys()):
             told, true = claimed.get(key), shown.get(key)
-            if told != true and (None in (told, true) or not math.isclose(told, true, rel_tol=ROUNDING)):
+            if told != true and (told is None or true is None or not math.isclose(told, true, rel_tol=ROUNDING)):
                 raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
