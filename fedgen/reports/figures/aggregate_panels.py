@@ -32,9 +32,8 @@ def draw_aggregates(
         axes.errorbar(avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1)
     look = {"color": COLOURS["all"]} if colours is None else {"c": colours, "cmap": "viridis"}
     points = axes.scatter(avg, all, s=16, zorder=3, linewidths=0, marker=marker, **look)
-    axes.set(xlabel=f"{score} avg", ylabel=f"{score} all")
+    axes.set(xlabel=f"{score} avg", ylabel=f"{score} all", axisbelow=True)
     axes.grid(alpha=0.25)
-    axes.set_axisbelow(True)
     return points
 
 
@@ -79,7 +78,6 @@ def draw_bands(
             axes.axhline(floors[aggregate], color=colour, linestyle="--", linewidth=1, label=label)
     scale_by_size(axes, sizes)
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.25)
     if legend:
         axes.legend(fontsize=7, framealpha=0.8)
 
@@ -131,12 +129,10 @@ def draw_ranks(axes: Any, avg: Curves, all: Curves, sizes: Sequence[int], score:
     points = axes.scatter(left, right, c=colours, cmap="viridis", s=9, linewidths=0, zorder=2)
     axes.set(xlabel=f"rank by {score} avg", ylabel=f"rank by {score} all")
     axes.set_aspect("equal")
-    axes.grid(alpha=0.25)
     return points
 
 
 def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
-    """The colour bar of `draw_path`'s or `draw_ranks`' points, with sizes instead of their logarithms."""
     bar = figure.colorbar(points, ax=axes, shrink=0.85, pad=0.02)
     low, high = points.get_clim()
     ticks = [power for power in range(8) if low - 1e-9 <= power <= high + 1e-9]
@@ -147,7 +143,6 @@ def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
 
 
 def show_picture(axes: Any, path: str | Path, title: str = "", **style: Any) -> None:
-    """Fills a panel with a PNG, pixel by pixel and without ticks."""
     from matplotlib.image import imread
 
     axes.imshow(imread(path), cmap="gray", interpolation="nearest")
