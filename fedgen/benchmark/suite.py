@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from fedgen.experiments.engine.trainings import Control, component
 
-Part = dict[str, Any]
-"""an object of a recipe: class path and arguments"""
+Part = dict[str, Any]  # an object of a recipe: class path and arguments
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,10 @@ from torch import Tensor
 from fedgen.reports.figures.aggregate_panels import log_axis, show_picture, show_rows
 from fedgen.reports.figures.curves import new_figure, save_picture
 
-REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}
-"""the stroke of what real images have"""
+REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}  # the stroke of what real images have
 MANY = 20  # places, whose values need no points
-Picture = tuple[Path, str, str]
-"""file, what stands above it, and that text's colour"""
-Styles = Mapping[str, Mapping[str, Any]]
-"""arm or level -> colour, marker, line of its mean"""
+Picture = tuple[Path, str, str]  # file, what stands above it, and that text's colour
+Styles = Mapping[str, Mapping[str, Any]]  # arm or level -> colour, marker, line of its mean
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,7 @@ TITLES = {
     "trace": "trace of covariance / the data's",
 }
 
-Scored = Mapping[str, Mapping[str, float]]
-"""embedding -> score -> value, as `ImageScores.score` gives them"""
+Scored = Mapping[str, Mapping[str, float]]  # embedding -> score -> value, as `ImageScores.score` gives them
 
 
 class ImageScores:
@@ -108,8 +107,7 @@ def _score(features: Tensor, training: Gaussian, held_out: Gaussian, neighbours:
 
 
 REAL_IMAGES = "real images"
-Line = tuple[Sequence[str], str]
-"""what a line of a table is called, and its arm; or `REAL_IMAGES`"""
+Line = tuple[Sequence[str], str]  # what a line of a table is called, and its arm; or `REAL_IMAGES`
 
 
 def states_in(

@@ -22,8 +22,7 @@ from fedgen.reports.contents import CONCLUSIONS
 from fedgen.reports.figures.curves import new_figure, save_picture
 
 T = TypeVar("T")
-Numbers = Mapping[str, Any]
-"""what an experiment measured, as `results.json` has it"""
+Numbers = Mapping[str, Any]  # what an experiment measured, as `results.json` has it
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
 SEEDS = 2**32  # NumPy takes no others
 EVERY = 5.0  # seconds between writes of a step's items

@@ -26,10 +26,8 @@ from fedgen.reports.figures.aggregate_panels import log_axis
 
 EVALUATION = "trainer.callbacks.init_args"
 FID = title_of("fid")
-Curve = Mapping[str, Any]
-"""of a run: at its evaluations, values of each column, and what had been spent by each name"""
-Curves = Mapping[str, Sequence[Curve]]
-"""arm -> one curve a seed"""
+Curve = Mapping[str, Any]  # of a run: at its evaluations, values of each column, and what had been spent by each name
+Curves = Mapping[str, Sequence[Curve]]  # arm -> one curve a seed
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 LOWER = "lower is better"
 QUICK = {"trainer.callbacks.init_args.num_images": 100, "trainer.callbacks.init_args.embeddings": ["pixels"]}
 PAIR_STYLES = {arm.name: {"color": colour, "marker": "o"} for arm, colour in zip(ARMS, ("0.35", "#1f5fa8"))}
-Scores = Mapping[str, ScoreRecord]
-"""column -> record, of one run"""
+Scores = Mapping[str, ScoreRecord]  # column -> record, of one run
 
 
 @dataclass(frozen=True)

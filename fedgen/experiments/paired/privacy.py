@@ -322,8 +322,7 @@ STYLES: Styles = {
     PLAIN: {"color": "#3a8a3a", "linewidth": 1},
     REAL_IMAGES: REAL,
 }
-Found = Mapping[str, Sequence[Mapping[str, float]]]
-"""arm -> one for each seed: score -> value"""
+Found = Mapping[str, Sequence[Mapping[str, float]]]  # arm -> one for each seed: score -> value
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,7 @@ def outcomes(found: gaps.GapScores) -> list[str]:
 
 SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are
-Spread = Mapping[str, Mapping[str, Any]]
-"""arm -> seed -> score -> split -> percentile -> value by evaluation"""
+Spread = Mapping[str, Mapping[str, Any]]  # arm -> seed -> score -> split -> percentile -> value by evaluation
 
 
 def client_percentiles(**options: Any) -> None:
