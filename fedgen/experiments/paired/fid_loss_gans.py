@@ -366,6 +366,9 @@ def fid_loss_gans(**options: Any) -> None:
     or seeds joins what is measured of others later.
     """
     choice = GanChoice(**options)
+    for network in choice.networks:  # refuses recipes that are not there before any training
+        for bench in (DIGITS, PICTURES) if choice.pictures else (DIGITS,):
+            choice.training(bench, network, WITHOUT, choice.seed)
     judge = load_embedding(choice.embedding, weights=choice.weights)
     study = choice.study("fid-loss-gans")
     for seed in choice.seeds_of:  # a stopped experiment has all arms of the first seeds
