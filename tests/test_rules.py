@@ -41,7 +41,7 @@ FOUND = {
     rules.experiments_import_public_names_and_rooms_above: [
         ({EXPERIMENT: "from fedgen.scores.aggregate import _check"}, "not a public name"),
         ({EXPERIMENT: "def f():\n    from fedgen.clients._wire import x"}, "not a public name"),
-        ({EXPERIMENT: "from fedgen.experiments.paired import privacy_cost"}, "paired is below ranking"),
+        ({EXPERIMENT: "from fedgen.experiments.paired import privacy"}, "paired is below ranking"),
         ({"experiments/more/a.py": ""}, "fedgen/experiments/more is not"),
     ],
     rules.no_module_imports_itself: [
@@ -94,7 +94,7 @@ FOUND = {
     rules.no_warning_counts_its_frames: [({"a.py": "warnings.warn('x', stacklevel=2)"}, "a.py names stacklevel")],
     rules.experiments_leave_settings_and_quick_options_to_the_engine: [
         ({EXPERIMENT: "def settings(): ..."}, "settings by itself"),
-        ({EXPERIMENT: "@other\ndef f(output, quick): ..."}, "without the decorator"),
+        ({EXPERIMENT: "def f(output, quick): ..."}, "from a `Choice`"),
     ],
 }
 PASSES = {
@@ -129,7 +129,7 @@ PASSES = {
     ],
     rules.optional_attributes_are_declared: [{"a.py": f"{LISTED}optional(one, A, 'x')\noptional(one, A, name)"}],
     rules.experiments_leave_settings_and_quick_options_to_the_engine: [
-        {EXPERIMENT: "@quickly({})\ndef f(output, quick): ...", "experiments/engine/study.py": "def settings(): ..."},
+        {EXPERIMENT: "def f(**options): ...", "experiments/engine/study.py": "def settings(): ..."},
     ],
 }
 

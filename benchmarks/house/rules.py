@@ -365,10 +365,8 @@ def experiments_leave_settings_and_quick_options_to_the_engine(sources: Sources)
             where = f"fedgen/{source.file}:{node.lineno}: {node.name}"
             if node.name == "settings":
                 yield f"{where} names its settings by itself"
-            marks = [ast.unparse(one) for one in node.decorator_list]
-            takes_quick = {"output", "quick"} <= {argument.arg for argument in node.args.args}
-            if takes_quick and not any(mark.startswith("quickly(") for mark in marks):
-                yield f"{where} takes `quick` without the decorator `quickly`"
+            if {"output", "quick"} <= {argument.arg for argument in node.args.args}:
+                yield f"{where} takes `quick` by itself: take it from a `Choice`"
 
 
 RULES = (

@@ -29,16 +29,14 @@ AGGREGATES = ("avg", "all")
 
 @dataclass(frozen=True)
 class Ratio:
-    """A score of a run beside its floor."""
-
     score: ScoreRecord
     floor: ScoreRecord  # of real images in their place
 
     @property
-    def log(self) -> float | None:
-        """The logarithm of score / floor; None where one is not finite or not above 0."""
+    def log(self) -> float:
+        """The logarithm of score / floor; NaN where one is not finite or not above 0."""
         values = self.score.value, self.floor.value
-        return math.log(values[0] / values[1]) if all(0 < value < math.inf for value in values) else None
+        return math.log(values[0] / values[1]) if all(0 < value < math.inf for value in values) else math.nan
 
     @property
     def error(self) -> float:
@@ -56,7 +54,6 @@ class Number:
 
 
 def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
-    """The scores of one run in avg and all beside their floors."""
     models = {(r.embedding, r.aggregate): r for r in records if r.is_model}
     floors = {(r.embedding, r.aggregate): r for r in records if r.is_floor}
     wanted = {(embedding, name) for embedding, _ in {*models, *floors} for name in AGGREGATES}
@@ -67,18 +64,12 @@ def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
 
 
 def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
-    """The number over runs, with its interval."""
-    logs = [[ratio.log for ratio in run] for run in runs]
-    known = [[value for value in run if value is not None] for run in logs]
-    if any(len(own) < len(run) for own, run in zip(known, logs)):
+    means, every = [statistics.mean(ratio.log for ratio in run) for run in runs], list(chain.from_iterable(runs))
+    centre = statistics.mean(means)
+    if math.isnan(centre):
         return Number(None, None, None, {})
-    means = [statistics.mean(run) for run in known]
-    centre, every = statistics.mean(means), [ratio for run in runs for ratio in run]
-    pairs = list(zip(every, chain.from_iterable(known)))
-    parts = {
-        name: math.exp(statistics.mean(log for ratio, log in pairs if ratio.score.aggregate == name))
-        for name in AGGREGATES
-    }
+    logs = {name: [ratio.log for ratio in every if ratio.score.aggregate == name] for name in AGGREGATES}
+    parts = {name: math.exp(statistics.mean(own)) for name, own in logs.items()}
     if len(means) < 2:
         return Number(math.exp(centre), None, None, parts)
     error = statistics.mean(ratio.error for ratio in every)  # of images that all seeds share
@@ -118,7 +109,6 @@ def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None
 
 
 ROUNDING = 1e-9  # relative, between machines
-STRATEGY = ("trainer", "strategy", "init_args")
 
 
 def claims_of(
@@ -153,9 +143,7 @@ def check(entry: Entry) -> None:
         shown, claimed = flatten(claims_of(cell, entry.records, attacks, costs)), flatten(entry.claims)
         for key in sorted(shown.keys() | claimed.keys()):
             told, true = claimed.get(key), shown.get(key)
-            if told == true:
-                continue
-            if told is None or true is None or not math.isclose(told, true, rel_tol=ROUNDING):
+            if told != true and (told is None or true is None or not math.isclose(told, true, rel_tol=ROUNDING)):
                 raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
@@ -186,25 +174,15 @@ def _check_recipe(entry: Entry, cell: Cell) -> None:
     recipe, own = entry.form["recipe"], entry.form["own"]
     if fingerprint(recipe) != entry.form["recipe_hash"]:
         raise ValueError("its recipe is not the one that recipe_hash stands for")
-    expected = cell.recipe()
+    before, now, place = flatten(cell.recipe()), flatten(recipe), ""
     if own is not None and own["slot"] != "data":
-        place = expected if own["slot"] == "model" else _inside(expected)
-        given = (recipe if own["slot"] == "model" else _inside(recipe)).get(own["slot"])
-        if not isinstance(given, Mapping) or given.get("class_path") != own["class_path"]:
+        place = "model." if own["slot"] == "model" else f"trainer.strategy.init_args.{own['slot']}."
+        if now.get(f"{place}class_path") != own["class_path"]:
             raise ValueError(f"{own['slot']} of its recipe is not {own['class_path']}")
-        place[own["slot"]] = given
-    before, now = flatten(expected), flatten(recipe)
     for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
+        if before.get(key) != now.get(key) and not (place and key.startswith(place)):
             found = f"{key} is {now.get(key)!r}, there {before.get(key)!r}"
             raise ValueError(f"its recipe is not that of the suite's cell {cell.name} in this fedgen: {found}")
-
-
-def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    found: Any = recipe
-    for key in STRATEGY:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
@@ -219,10 +197,6 @@ def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
     return {"value": value, "low": low, "high": high}
 
 
-def floor_of(score: str) -> str:
-    return f"{score} floor"
-
-
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "nothing"
 
@@ -234,5 +208,5 @@ def _beside(records: Sequence[Sequence[ScoreRecord]], embedding: str) -> dict[st
         if record.is_model and record.score in (*BESIDE, *AUDIT):
             found.setdefault(record.score, []).append(record.value)
         if record.is_floor and record.score in AUDIT:
-            found.setdefault(floor_of(record.score), []).append(record.value)
+            found.setdefault(f"{record.score} floor", []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

@@ -1,12 +1,16 @@
 """Entries: one JSON file a cell, with its recipe, every seed's scores and costs, where it was made, and its claims."""
 
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from fedgen.benchmark.provenance import Origin
+from fedgen import __version__
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
 from fedgen.class_paths import is_class_path
 from fedgen.evaluation.names import SELECT, SignalName
@@ -20,31 +24,41 @@ FOLDER = "entries"  # of a folder of results
 MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
 LONGEST_PICTURE = 2_000_000  # characters
 LARGEST_SIDE = 4096  # of images in pixels
-_PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
+_PICTURE = re.compile(r"(data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2})?")
+LIBRARIES = ("torch", "lightning", "numpy")
 _Name = Annotated[str, Text(200, 1)]
+_Word = Annotated[str, Text(200)]
+_Commit = Annotated[str, Fits(re.compile(r"[0-9a-f]{40}\+?").fullmatch, "commit of 40 hex digits")]
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
 _Signed = Annotated[float, Between(-1, 1)]
-_DataUri = Annotated[
-    str,
-    Fits(
-        lambda text: text == "" or (len(text) <= LONGEST_PICTURE and _PICTURE.fullmatch(text) is not None),
-        "picture in a data URI",
-    ),
-]
+_DataUri = Annotated[str, Text(LONGEST_PICTURE), Fits(_PICTURE.fullmatch, "picture in a data URI")]
+
+
+class Machine(TypedDict):
+    """The machine: what numbers and seconds may depend on, and nothing that names its owner."""
+
+    system: _Word
+    architecture: _Word
+    processor: _Word
+    cores: int
+    memory: int
+
+
+class Origin(TypedDict):
+    """The origin of an entry; `commit` is None outside a checkout, and ends in "+" where files were changed."""
+
+    fedgen: _Word
+    commit: _Commit | None
+    versions: dict[_Word, _Word]
+    machine: Machine
 
 
 class RunCost(TypedDict):
-    """Costs of one run.
-
-    `turns` are those of all clients, `message_bytes` what a client sends after one, `client_seconds` of all turns one
-    after the other with the server's part of rounds, `peak_memory` of the process, scoring included.
-    """
-
-    turns: int
-    message_bytes: _Bytes
-    client_seconds: _Real
-    peak_memory: _Bytes
+    turns: int  # of all clients
+    message_bytes: _Bytes  # that a client sends after one
+    client_seconds: _Real  # of all turns one after the other, with the server's part of rounds
+    peak_memory: _Bytes  # of the process, scoring included
 
 
 class IntervalForm(TypedDict):
@@ -65,8 +79,6 @@ class AttackForm(TypedDict):
 
 
 class MembershipForm(TypedDict):
-    """Membership inference on a run's last checkpoint."""
-
     signal: SignalName
     clients: Annotated[list[AttackForm], Length(MOST_CLIENTS, 1)]
 
@@ -81,19 +93,14 @@ class RunForm(TypedDict):
 
 
 class Claims(TypedDict):
-    """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
+    """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory."""
 
-    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the data's first
-    embedding, with those of real images for some ("authenticity floor"), `attack` the advantage of membership
-    inference.
-    """
-
-    number: _Real | None
+    number: _Real | None  # this and the next three are those of `claims.Number`
     low: _Real | None
     high: _Real | None
     parts: dict[_Name, _Real]
-    beside: dict[_Name, float]
-    attack: IntervalForm
+    beside: dict[_Name, float]  # other scores in all in the first embedding, of real images too ("authenticity floor")
+    attack: IntervalForm  # the advantage of membership inference
     sent_bytes: _Real
     client_seconds: _Real
     peak_memory: _Bytes
@@ -118,16 +125,12 @@ class OwnForm(TypedDict):
 
 
 class EntryForm(TypedDict):
-    """The file of an entry.
-
-    `cell` is its name, `beside` the suite's cell whose other parts it has; `samples` is a picture of the first seed's
-    images, `nearest` one of those that are nearest to training images.
-    """
+    """The file of an entry."""
 
     format: int
     suite: _Name
-    cell: _Name
-    beside: _Name
+    cell: _Name  # its name
+    beside: _Name  # the suite's cell whose other parts it has
     own: OwnForm | None
     recipe: dict[str, Any]
     recipe_hash: _Name
@@ -135,8 +138,8 @@ class EntryForm(TypedDict):
     provenance: Origin
     runs: Annotated[list[RunForm], Length(MOST_SEEDS, 1)]
     claims: Claims
-    samples: _DataUri
-    nearest: _DataUri
+    samples: _DataUri  # a picture of the first seed's images
+    nearest: _DataUri  # of those that are nearest to training images
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,6 @@ class Entry:
 
     @property
     def task(self) -> tuple[str, str]:
-        """The suite and the task, whose entries are compared."""
         return self.form["suite"], "/".join(self.form["cell"].split("/")[:2])
 
     @property
@@ -170,9 +172,9 @@ class Entry:
 
 def read_entry(path: Path) -> Entry:
     form = read_json(path)
-    version = form.get("format") if isinstance(form, dict) else None
-    if type(version) is not int or version != FORMAT:
-        raise ValueError(f"{path} is no entry of the benchmark in format {FORMAT}: its format is {version!r}")
+    found = form.get("format") if isinstance(form, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise ValueError(f"{path} is no entry of the benchmark in format {FORMAT}: its format is {found!r}")
     if wrong := fault(form, EntryForm):
         raise ValueError(f"{path} is no entry of the benchmark: it {wrong}")
     if len(form["beside"].split("/")) != 4:
@@ -210,3 +212,39 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
         and record.aggregate in ("avg", "all")
         and ((record.is_floor and record.round is None) or (record.is_model and record.round == last_round))
     ]
+
+
+def provenance() -> Origin:
+    libraries = {name: version(name) for name in LIBRARIES}
+    machine: Machine = {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    versions = {"python": platform.python_version(), **libraries}
+    return {"fedgen": __version__, "commit": _commit(), "versions": versions, "machine": machine}
+
+
+def _commit() -> str | None:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    words = (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+    try:
+        head, changed = (
+            subprocess.check_output(["git", "-C", root, *own], text=True, stderr=subprocess.DEVNULL).strip()
+            for own in words
+        )
+    except (OSError, subprocess.CalledProcessError):  # there is no git, or no commit
+        return None
+    return head + ("+" if changed else "")
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it; else what Python knows."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()

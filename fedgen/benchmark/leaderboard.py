@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.benchmark.claims import AGGREGATES, check, floor_of
+from fedgen.benchmark.claims import AGGREGATES, check
 from fedgen.benchmark.entry import Entry, entry_files, read_entry
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SUITES
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
@@ -48,8 +48,6 @@ class Standing:
 
 @dataclass(frozen=True)
 class SuiteAnswer:
-    """A question, and the order of the cells that are there."""
-
     suite: str
     question: str
     order: str
@@ -79,7 +77,6 @@ def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
 
 
 def standings_of(entries: Sequence[Entry]) -> list[Standing]:
-    """The standings of each task, in the order of the first entries."""
     tasks = dict.fromkeys(entry.task for entry in entries)
     return [Standing(*task, sorted((one for one in entries if one.task == task), key=_place)) for task in tasks]
 
@@ -89,13 +86,13 @@ def answers_of(entries: Sequence[Entry]) -> list[SuiteAnswer]:
     answers = []
     for suite in dict.fromkeys(entry.form["suite"] for entry in entries):
         known = {entry.name: entry for entry in entries if entry.form["suite"] == suite}
-        for question in SUITES[suite].questions:
-            found = sorted((known[name] for name in question.cells if name in known), key=_place)
+        for question, cells in SUITES[suite].questions.items():
+            found = sorted((known[cell.name] for cell in cells if cell.name in known), key=_place)
             words = [" / ".join(entry.parts) for entry in found[:1]]
             for better, worse in pairwise(found):
                 words.append(f"{'<' if is_ahead(better, worse) else '~'} {' / '.join(worse.parts)}")
             if len(found) > 1:
-                answers.append(SuiteAnswer(suite, question.text, " ".join(words)))
+                answers.append(SuiteAnswer(suite, question, " ".join(words)))
     return answers
 
 
@@ -139,18 +136,14 @@ def task_lines(standing: Standing) -> tuple[str, str]:
     strategy = trainer["strategy"]["init_args"]
     clients = first.records[0][0].num_clients
     cohort = "all" if strategy["cohort_size"] is None else strategy["cohort_size"]
-    training = (
-        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']}"
-    )
-    training += f" local iterations, {cohort} of {clients} clients in each"
+    training = f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of"
+    training += f" {strategy['communication_interval']} local iterations, {cohort} of {clients} clients in each"
     floors: dict[str, dict[str, list[float]]] = {}
     for record in (one for run in first.records for one in run if one.is_floor and one.score == NUMBER):
         floors.setdefault(record.embedding, {}).setdefault(record.aggregate, []).append(record.value)
-    shown = (
-        f"{embedding} {' and '.join(figure(statistics.mean(own[name])) for name in AGGREGATES)}"
-        for embedding, own in floors.items()
-    )
-    return training, f"FID of real images in avg and all: {', '.join(shown)}"
+    both = {one: [figure(statistics.mean(own[name])) for name in AGGREGATES] for one, own in floors.items()}
+    shown = ", ".join(f"{embedding} {' and '.join(own)}" for embedding, own in both.items())
+    return training, f"FID of real images in avg and all: {shown}"
 
 
 def standing_table(standing: Standing) -> Table:
@@ -208,7 +201,6 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
 
 
 def write_leaderboard(entries: Sequence[Entry], refused: Sequence[str], path: Path) -> Path:
-    """Writes the page, whole or not at all; returns its path."""
     KIND.require_own(path)
     return KIND.save(page_of(entries, refused), path)
 
@@ -238,7 +230,7 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
     texts = [*cells_of(standing, entry), *map(figure, more), str(IntervalEstimate(**claims["attack"]))]
     for score in AUDIT:
-        if (floor := claims["beside"].get(floor_of(score))) is not None:
+        if (floor := claims["beside"].get(f"{score} floor")) is not None:
             texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
     parts = (claims["parts"].get(name) for name in ("avg", "all"))
     costs = claims["sent_bytes"], claims["client_seconds"], claims["peak_memory"]

@@ -15,7 +15,7 @@ from fedgen.data import DataSet
 from fedgen.federated import Aggregator, ClientAlgorithm
 from fedgen.federated.compression import Compressor
 
-SLOTS: dict[Slot, tuple[type, ...]] = {
+SLOTS: dict[Slot, tuple[type, ...]] = {  # places in a recipe -> the classes that may stand there
     "model": (LightningModule,),
     "data": (DataSet, Dataset),
     "client_algorithm": (ClientAlgorithm,),
@@ -23,7 +23,6 @@ SLOTS: dict[Slot, tuple[type, ...]] = {
     "compression": (Compressor,),
     "server_optimizer": (Optimizer,),
 }
-"""places in a recipe -> the classes that may stand there"""
 SHAPE = ("image_size", "channels")
 MOST_IMAGES = 2000  # that a generator draws of a data set of one's own
 MOST_CLASSES = 20  # that are a client each

@@ -11,10 +11,8 @@ import yaml
 
 from fedgen.benchmark import entry as forms
 from fedgen.benchmark.claims import check, claims_of
-from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, Suite
 from fedgen.embeddings import FeatureCache
-from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.evaluation.audit.membership import audit_run, draw_nearest
 from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
@@ -53,7 +51,6 @@ def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int =
 
 
 def say(entry: forms.Entry) -> str:
-    """An entry in a line: its name, number and interval."""
     claims = entry.claims
     if claims["number"] is None:
         return f"{entry.name}: no number, as a score is not finite"
@@ -63,7 +60,6 @@ def say(entry: forms.Entry) -> str:
 
 
 def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
-    """The runs of a cell, one a seed, of the recipe that is written for them."""
     recipe = cell.recipe()
     start = fingerprint(recipe)[:8]
     path = output / "recipes" / f"{cell.slug}.yaml"
@@ -77,7 +73,6 @@ def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
 
 
 def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> forms.Entry:
-    """Writes the entry of a cell whose runs are done, and reads it back."""
     recipe = cell.recipe()
     records = [forms.measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
@@ -101,7 +96,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "recipe": recipe,
         "recipe_hash": fingerprint(recipe),
         "seeds": list(suite.seeds),
-        "provenance": provenance(),
+        "provenance": forms.provenance(),
         "runs": stored,
         "claims": claims_of(cell, records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
@@ -115,7 +110,6 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
 
 
 def cost_of(run: Training) -> forms.RunCost:
-    """The costs of a finished run: what its callback counted, and the bytes of a client's message."""
     path = run.place / LAST
     state = read_checkpoint(path)["callbacks"].get("RunCosts")
     if not isinstance(state, dict):
@@ -147,17 +141,13 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[forms.MembershipF
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     options: dict[str, Any] = {"embedding": data.embeddings[0], "num_images": data.num_images, "seed": clients.seed}
     (audit,) = audit_run(folder, module, clients, **options, pairs=PAIRS)
-    attacks: list[forms.AttackForm] = []
-    for one in audit.clients:
-        auc, advantage = _interval_form(one.auc), _interval_form(one.advantage)
-        attacks.append({"name": one.name, "pairs": one.pairs, "auc": auc, "advantage": advantage})
+    shown = [
+        {"name": one.name, "pairs": one.pairs, "auc": asdict(one.auc), "advantage": asdict(one.advantage)}
+        for one in audit.clients
+    ]
     uri = ""
     if picture:
         draw_nearest(folder, module, clients, **options, cache=FeatureCache(CACHE))
         drawn = Pictures().one(folder / NEAREST)
         uri = "" if drawn is None else drawn.uri
-    return {"signal": audit.signal, "clients": attacks}, uri
-
-
-def _interval_form(estimate: IntervalEstimate) -> forms.IntervalForm:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {"signal": audit.signal, "clients": cast("list[forms.AttackForm]", shown)}, uri

@@ -4,18 +4,16 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from fedgen.experiments.engine.trainings import Control, component
 
-Part = dict[str, Any]
-"""an object of a recipe: class path and arguments"""
+Part = dict[str, Any]  # an object of a recipe: class path and arguments
 
 
 @dataclass(frozen=True)
 class DataPart:
-    """One data set, and how generators of it are measured."""
-
     recipe: Part
     image_size: int  # side of its images in pixels
     channels: int  # 1 grey, 3 colour
@@ -25,50 +23,34 @@ class DataPart:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to train over clients, or a control."""
-
     # arguments of `FedAvgStrategy` that differ from averaging
     strategy: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None  # the flag of `fedgen fit` that makes it one
 
 
 DIGITS_NETWORK = "classifier-mnist5k"
+SMALL_GREY = ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels")
 PUBLISHED = ("inception-v3-compat", "efficientnet-lite0", "pixels")
 """the embeddings of the suite `full`: the published FID's, whose weights are downloaded, and two that are not"""
 
+
+def _images(data: str, side: int, channels: int, embeddings: tuple[str, ...], number: int, **options: Any) -> DataPart:
+    return DataPart(component(f"fedgen.data.{data}", **options), side, channels, embeddings, number)
+
+
 DATA: dict[str, DataPart] = {
-    "digits": DataPart(
-        component("fedgen.data.Digits"), 8, 1, ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"), num_images=890
-    ),
-    "mnist5k": DataPart(
-        component("fedgen.data.MNIST5k", pad_to=32), 32, 1, ("efficientnet-lite0", DIGITS_NETWORK, "pixels"), 2000
-    ),
-    "styles": DataPart(
-        component("fedgen.data.StyleShift", num_writers=50, pad_to=32, shrink=2),
-        16,
-        1,
-        ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"),
-        num_images=2000,
-    ),
-    "fashion": DataPart(
-        component("fedgen.data.FashionMNIST", pad_to=32), 32, 1, ("efficientnet-lite0", "pixels"), num_images=1000
-    ),
-    "photos": DataPart(
-        component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=800
-    ),
-    "cifar10": DataPart(component("fedgen.data.CIFAR10"), 32, 3, PUBLISHED, num_images=10000),
-    "femnist": DataPart(component("fedgen.data.FEMNIST", pad_to=32), 32, 1, PUBLISHED, num_images=10000),
-    "celeba": DataPart(
-        component("fedgen.data.CelebA", size=64, identities=True, in_memory=False), 64, 3, PUBLISHED, num_images=10000
-    ),
-    "pathmnist": DataPart(
-        component("fedgen.data.MedMNIST", name="pathmnist", pad_to=32), 32, 3, PUBLISHED, num_images=10000
-    ),
-    "camelyon17": DataPart(component("fedgen.data.Camelyon17", size=32), 32, 3, PUBLISHED, num_images=10000),
-    "fed-isic2019": DataPart(component("fedgen.data.FedISIC2019", size=64), 64, 3, PUBLISHED, num_images=5000),
-    "imagenet64": DataPart(
-        component("fedgen.data.ImageNet32", size=64, classes=100), 64, 3, PUBLISHED, num_images=10000
-    ),
+    "digits": _images("Digits", 8, 1, SMALL_GREY, 890),
+    "mnist5k": _images("MNIST5k", 32, 1, ("efficientnet-lite0", DIGITS_NETWORK, "pixels"), 2000, pad_to=32),
+    "styles": _images("StyleShift", 16, 1, SMALL_GREY, 2000, num_writers=50, pad_to=32, shrink=2),
+    "fashion": _images("FashionMNIST", 32, 1, ("efficientnet-lite0", "pixels"), 1000, pad_to=32),
+    "photos": _images("PhotoPatches", 32, 3, ("efficientnet-lite0", "pixels"), 800, size=32),
+    "cifar10": _images("CIFAR10", 32, 3, PUBLISHED, 10000),
+    "femnist": _images("FEMNIST", 32, 1, PUBLISHED, 10000, pad_to=32),
+    "celeba": _images("CelebA", 64, 3, PUBLISHED, 10000, size=64, identities=True, in_memory=False),
+    "pathmnist": _images("MedMNIST", 32, 3, PUBLISHED, 10000, name="pathmnist", pad_to=32),
+    "camelyon17": _images("Camelyon17", 32, 3, PUBLISHED, 10000, size=32),
+    "fed-isic2019": _images("FedISIC2019", 64, 3, PUBLISHED, 5000, size=64),
+    "imagenet64": _images("ImageNet32", 64, 3, PUBLISHED, 10000, size=64, classes=100),
 }
 
 PARTITIONS: dict[str, Part] = {
@@ -166,8 +148,6 @@ class Budget:
 
 @dataclass(frozen=True)
 class OwnImages:
-    """The images of somebody's own data set, and how they are split and counted."""
-
     image_size: int  # side in pixels
     channels: int  # 1 grey, 3 colour
     num_images: int  # that a generator draws
@@ -187,8 +167,6 @@ class OwnClass:
 
 @dataclass(frozen=True)
 class Cell:
-    """One data set, partition, generator and algorithm."""
-
     data: str  # a name in `DATA`
     partition: str  # one in `PARTITIONS`
     generator: str  # one in `GENERATORS`
@@ -219,7 +197,6 @@ class Cell:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The generator and the algorithm, by name or class path."""
         if self.own is None or self.own.slot == "data":
             return self.generator, self.algorithm
         own = self.own.class_path
@@ -232,7 +209,6 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """The name as that of a file, without a suffix."""
         return self.name.replace("/", "-")
 
     @property
@@ -242,7 +218,6 @@ class Cell:
 
     @property
     def control(self) -> Control | None:
-        """The control of `fedgen fit` that it is, if it is one."""
         return ALGORITHMS[self.algorithm].control
 
     def recipe(self) -> dict[str, Any]:
@@ -294,31 +269,23 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class SuiteQuestion:
-    text: str
-    cells: tuple[str, ...]  # names of the cells that are compared
-
-
-@dataclass(frozen=True)
 class Suite:
-    """Cells that are trained with the same seeds."""
-
     name: str
     about: str  # a sentence on its size
-    seeds: tuple[int, ...]  # of every cell
-    cells: tuple[Cell, ...]  # in the order in which they are trained
-    questions: tuple[SuiteQuestion, ...]  # that they answer
+    questions: Mapping[str, tuple[Cell, ...]]  # and the cells that answer each
+    seeds: tuple[int, ...] = (0, 1, 2)  # of every cell
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, in the order in which they are trained."""
+        return tuple(chain.from_iterable(self.questions.values()))
 
     def cell(self, name: str) -> Cell | None:
-        """The suite's cell of a name; None if it has none."""
         return next((cell for cell in self.cells if cell.name == name), None)
 
     def cells_with(self, own: OwnClass) -> list[Cell]:
-        """The cells of an own class: a generator's stand beside one of each task, an algorithm's beside all of FedAvg.
-
-        A data set gets each generator and algorithm that some cell has together, with the first cell's budget.
-        """
-        if own.images is not None:
+        """The cells of an own class: a generator's beside one of each task, an algorithm's beside all of FedAvg."""
+        if own.images is not None:  # each generator and algorithm that some cell has together, and the first's budget
             pairs = {cell.parts: cell for cell in reversed(self.cells)}
             budget = self.cells[0].budget
             if budget.cohort is not None and budget.cohort >= own.images.num_clients:
@@ -330,12 +297,6 @@ class Suite:
         return [replace(cell, own=own) for cell in averaged]
 
 
-def _suite(name: str, about: str, answers: dict[str, tuple[Cell, ...]], seeds: tuple[int, ...] = (0, 1, 2)) -> Suite:
-    """A suite by its questions, each with the cells that answer it."""
-    questions = tuple(SuiteQuestion(text, tuple(cell.name for cell in cells)) for text, cells in answers.items())
-    return Suite(name, about, seeds, tuple(cell for cells in answers.values() for cell in cells), questions)
-
-
 def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
     """Cells of a task, "data/partition", by "generator/algorithm"."""
     data, partition = task.split("/")
@@ -345,11 +306,9 @@ def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
 
 _AVERAGED = "flow-large/fedavg"
 _BESIDE_CONTROLS = (_AVERAGED, "flow-large/local", "flow-large/centralised")
-_TRY, _GPU = (
-    Budget(rounds=30, interval=2, cohort=5),
-    Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto"),
-)
-TINY = _suite(
+_TRY = Budget(rounds=30, interval=2, cohort=5)
+_GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
+TINY = Suite(
     "tiny",
     "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",
     {
@@ -359,7 +318,7 @@ TINY = _suite(
     },
     seeds=(0, 1),
 )
-SMALL = _suite(
+SMALL = Suite(
     "small",
     "13 cells, three seeds, 39 runs: about four hours on two cores with --parallel 2",
     {
@@ -380,7 +339,7 @@ SMALL = _suite(
         ),
     },
 )
-FULL = _suite(
+FULL = Suite(
     "full",
     "23 cells of published data sets, three seeds, 69 runs: days of a GPU; files that need an account are looked for",
     {

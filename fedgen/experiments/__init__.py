@@ -8,10 +8,8 @@ Rooms, of which each imports only those above it:
     paired         the same recipe with and without a change, over paired seeds
     participation  clients that train and clients that never do
 
-A new experiment is a function in one of them and a line below. Its numbers are the steps of a `Study`, its options a
-`Choice`. Arms over paired seeds are `Arm`s trained by `engine.trainings.train_arms`, with scores beside a control
-(`ScoredArms`; `GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds`), see
-`paired/digits_fid_loss.py`. Generators that avg and all rank are a `RankingStudy`: `ranking/class_generators.py`.
+A new experiment is a function in one of them, with options that are a `Choice` and numbers that are steps of a `Study`,
+and a line below; docs/architecture.md names what to start from.
 """
 
 _SHOWN = {  # module -> experiment -> what it shows
@@ -19,10 +17,8 @@ _SHOWN = {  # module -> experiment -> what it shows
         "gaussian-toy": "21 generators, two Gaussian clients: FID-avg and FID-all differ in minima, KID's gap is flat",
         "gaussian-loglik": "the same clients: log-likelihood's avg and all are one curve, by variance and by mean",
     },
-    "theory.fid_barycentre": {
+    "theory.gaussian_fids": {
         "barycentre": "FID-avg as the distance to a Wasserstein barycentre: exact for commuting covariances alone",
-    },
-    "theory.minibatch_bias": {
         "minibatch-bias": "FID of a minibatch as a loss shrinks a generator; a queue, an EMA and MMD^2 do not",
     },
     "theory.fastfid": {
@@ -59,14 +55,9 @@ _SHOWN = {  # module -> experiment -> what it shows
     "paired.mmd2_finetune": {
         "mmd2-finetune": "a StyleGAN2 fine-tuned by MMD^2 to twelve clients who keep their images, in three forms",
     },
-    "paired.private_scores": {
+    "paired.privacy": {
         "private-scores": "FID-all and KID-all from summed messages: their size, the cost of fixed point and noise",
-    },
-    "paired.privacy_cost": {
         "privacy-cost": "what clipping and noise for whole clients cost a federated generator, beside the epsilon",
-    },
-    "paired.digits_fid_loss": {
-        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss: paired seeds, a second embedding",
     },
     "paired.distributed_fid_loss": {
         "distributed-fid-loss": "the optimum of FID and KID in both aggregates: a toy from messages, a GAN of digits",
@@ -75,6 +66,7 @@ _SHOWN = {  # module -> experiment -> what it shows
         "fid-finetune": "trained generators fine-tuned on FID alone: all layers, the first, two embeddings",
     },
     "paired.fid_loss_gans": {
+        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss: paired seeds, a second embedding",
         "fid-loss-gans": "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms, by a second embedding",
     },
     "paired.fid_loss_artifacts": {

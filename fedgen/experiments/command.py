@@ -13,16 +13,11 @@ from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 def usage(columns: int) -> str:
     width = max(map(len, EXPERIMENTS)) + 2
-    told = {name: shorten(text, columns - width - 2, placeholder=" ...") for name, (_, text) in EXPERIMENTS.items()}
-    lines = [f"  {name:<{width}}{text}" for name, text in told.items()]
-    return "\n".join(
-        [
-            "usage: fedgen reproduce NAME [--option VALUE ...]",
-            "Run an experiment: a table, results.json, a figure. Run again, it goes on.",
-            *lines,
-            "--help-all has whole lines; fedgen reproduce NAME --help explains one.",
-        ]
-    )
+    lines = ["usage: fedgen reproduce NAME [--option VALUE ...]"]
+    lines.append("Run an experiment: a table, results.json, a figure. Run again, it goes on.")
+    for name, (_, text) in EXPERIMENTS.items():
+        lines.append(f"  {name:<{width}}{shorten(text, columns - width - 2, placeholder=' ...')}")
+    return "\n".join([*lines, "--help-all has whole lines; fedgen reproduce NAME --help explains one."])
 
 
 def reproduce(arguments: Sequence[str]) -> int:

@@ -4,8 +4,8 @@ import platform
 import subprocess
 
 import fedgen
-from fedgen.benchmark import provenance as module
-from fedgen.benchmark.provenance import Origin, provenance
+from fedgen.benchmark import entry as module
+from fedgen.benchmark.entry import Origin, provenance
 from fedgen.io.field_types import fault
 
 
@@ -26,7 +26,7 @@ def test_the_commit_is_that_of_the_checkout_with_a_mark_where_it_was_changed(tmp
 
     package = tmp_path / "fedgen" / "benchmark"
     package.mkdir(parents=True)
-    monkeypatch.setattr(module, "__file__", str(package / "provenance.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "entry.py"))
     assert provenance()["commit"] is None
     git("init")
     (tmp_path / "file").write_text("a")

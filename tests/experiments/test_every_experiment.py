@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 def test_every_experiment_has_a_short_run():
     short = {*rankings.RUNS, *(row[0] for row in [*paired.RUNS, *participation.RUNS])}
-    modules = {module.__name__ for module in untrained.CASES}
-    short |= {name for name, (where, _) in EXPERIMENTS.items() if where.split(":")[0] in modules}
+    places = {f"{experiment.__module__}:{experiment.__name__}" for experiment in untrained.CASES}
+    short |= {name for name, (where, _) in EXPERIMENTS.items() if where in places}
     assert short == set(EXPERIMENTS)
 
 

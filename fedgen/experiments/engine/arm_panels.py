@@ -8,16 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgen.experiments.engine.study import save_figure
-from fedgen.reports.figures.aggregate_panels import show_picture, show_rows
+from fedgen.reports.figures.aggregate_panels import log_axis, show_picture, show_rows
+from fedgen.reports.figures.curves import new_figure, save_picture
 
-REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}
-"""the stroke of what real images have"""
+REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}  # the stroke of what real images have
 MANY = 20  # places, whose values need no points
-Picture = tuple[Path, str, str]
-"""file, what stands above it, and that text's colour"""
-Styles = Mapping[str, Mapping[str, Any]]
-"""arm or level -> colour, marker, line of its mean"""
+Picture = tuple[Path, str, str]  # file, what stands above it, and that text's colour
+Styles = Mapping[str, Mapping[str, Any]]  # arm or level -> colour, marker, line of its mean
 
 
 @dataclass(frozen=True)
@@ -41,17 +38,6 @@ def pairs_panel(values: Mapping[str, Sequence[float]], names: Mapping[str, str] 
     arms = {arm: {place: own} for place, (arm, own) in enumerate(values.items())}
     ticks = {place: (names or {}).get(arm, arm) for place, arm in enumerate(values)}
     return ArmPanel(arms, ticks=ticks, joined=True, **more)
-
-
-def log_axis(axes: Any, which: str, subs: Sequence[int] = (1, 2, 5)) -> None:
-    """Makes the "x" or the "y" axis logarithmic, with plain numbers at multiples of powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    getattr(axes, f"set_{which}scale")("log")  # of a name that is one of two
-    scale = getattr(axes, f"{which}axis")  # likewise
-    scale.set_major_locator(LogLocator(subs=subs))
-    scale.set_major_formatter("{x:g}")
-    scale.set_minor_formatter(NullFormatter())
 
 
 def draw_panel(axes: Any, panel: ArmPanel, styles: Styles) -> None:
@@ -92,15 +78,12 @@ def draw_panels(
     size: tuple[float, float] = (3.2, 2.8),
     pictures: Sequence[Picture] = (),
 ) -> Path:
-    """Write a figure of panels with one legend, and a row of pictures below."""
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     height, width = size[1] * len(rows) + 0.8, max(6.4, size[0] * len(rows[0]))
-    figure = Figure(figsize=(width, height + 2.6 * bool(pictures)), layout="constrained")
-    parts: Any = figure.subfigures(
-        1 + bool(pictures), 1, height_ratios=[height, 2.6][: 1 + bool(pictures)], squeeze=False
-    )
+    heights = [height, 2.6] if pictures else [height]
+    figure = new_figure(width, sum(heights))
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
     lines = parts[0, 0].subplots(len(rows), len(rows[0]), squeeze=False)
     for line, panels in zip(lines, rows):
         for axes, panel in zip(line, panels):
@@ -116,38 +99,30 @@ def draw_panels(
     if pictures:
         show_pictures(parts[1, 0], pictures)
     figure.suptitle(title, fontsize=11)
-    return save_figure(figure, path)
+    return save_picture(figure, path)
 
 
 def draw_pictures(rows: Sequence[Sequence[Picture]], path: Path, title: str, size: tuple[float, float]) -> Path:
-    from matplotlib.figure import Figure
-
-    across = max(map(len, rows))
-    figure = Figure(figsize=(size[0] * across, size[1] * len(rows) + 0.4), layout="constrained")
-    parts: Any = figure.subfigures(len(rows), 1, squeeze=False)
-    for part, row in zip(parts[:, 0], rows):
+    figure = new_figure(size[0] * max(map(len, rows)), size[1] * len(rows) + 0.4)
+    for part, row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows):
         show_pictures(part, row)
     figure.suptitle(title, fontsize=11)
-    return save_figure(figure, path)
+    return save_picture(figure, path)
 
 
 def draw_images(
     blocks: Mapping[str, Mapping[str, Tensor]], path: Path, label: str = "", colours: Sequence[str] = ()
 ) -> Path:
-    """Write a figure of blocks of images, one latent a column."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     columns = len(next(iter(next(iter(blocks.values())).values())))
     height = sum(0.55 * len(rows) + 0.6 for rows in blocks.values())
-    layout = ConstrainedLayoutEngine(w_pad=0.2)  # labels reach beyond what the layout reserves
-    figure = Figure(figsize=(0.6 * columns + 1.4, height), layout=layout)
+    figure = new_figure(0.6 * columns + 1.4, height)
+    figure.get_layout_engine().set(w_pad=0.2)  # labels reach beyond what the layout reserves
     panels = figure.subplots(len(blocks), 1, squeeze=False)[:, 0]
     for axes, (title, rows), colour in zip(panels, blocks.items(), colours or ["black"] * len(blocks)):
         show_rows(axes, rows)
         axes.set_ylabel(label, fontsize=10)
         axes.set_title(title, fontsize=10, color=colour)
-    return save_figure(figure, path)
+    return save_picture(figure, path)
 
 
 def show_pictures(figure: Any, row: Sequence[Picture]) -> None:

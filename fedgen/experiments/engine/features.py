@@ -15,7 +15,6 @@ from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.rankings import CLIENTS, IID
 from fedgen.experiments.engine.study import Choice
 from fedgen.scores import FederatedScore, FrechetReference
-from fedgen.scores.aggregate import Weights
 from fedgen.scores.frechet.corrected import Bias
 from fedgen.seeds import generator, subset
 from fedgen.statistics import Gaussian
@@ -146,8 +145,8 @@ class FeatureFederation:
         """Features [n_i, D] of each client: views of one tensor [n, D] that holds the clients' rows."""
         return list(self.features[torch.cat(self.positions)].split(self.counts))
 
-    def reference(self, scores: Sequence[str | Mapping[str, Any]], weights: Weights = "examples") -> Reference:
-        return Reference(self.parts(), scores, weights)
+    def reference(self, scores: Sequence[str | Mapping[str, Any]]) -> Reference:
+        return Reference(self.parts(), scores)
 
     def iid(self, seed: int, repeat: int = 0) -> "FeatureFederation":
         """The control: the same images at random; what avg and all disagree about there is bias and noise alone."""

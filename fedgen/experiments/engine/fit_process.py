@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cache
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -26,16 +26,11 @@ PATIENCE = 10.0  # seconds for a server to end that has closed its connections
 LINES = 5  # of a server's last words in an error
 
 
-def environment_of_imports() -> dict[str, str]:
-    """The environment, on which what a process imports may depend; a server serves trainings of one."""
-    return {name: value for name, value in os.environ.items() if name not in CHANGING}
-
-
 class FitServerCalls:
     """A server and the calls to it, by any number of threads at once."""
 
-    def __init__(self) -> None:
-        self.environment = environment_of_imports()  # of the server, all its life
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment  # of the server, all its life: what it imports may depend on it
         self._said = TemporaryFile()  # noqa: SIM115 - closed with the calls; no terminal, so as to buffer as for a log
         self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -45,25 +40,22 @@ class FitServerCalls:
 
     def run(self, arguments: Sequence[str], output: IO[str]) -> int | None:
         """Runs a training; returns its exit status, or None where the server does not take it."""
+        varying = {name: os.environ[name] for name in CHANGING if name in os.environ}
+        call = {"arguments": list(arguments), "folder": str(Path.cwd()), "environment": varying}
         ours, theirs = Pipe()
         with ours:
-            if not self._is_taken(ours, theirs, arguments, output):
+            try:
+                with theirs:
+                    socket.send_fds(self._calls, [b"fit"], [theirs.fileno(), output.fileno()])
+                ours.send_bytes(json.dumps(call).encode())
+                if ours.recv_bytes() != TAKEN:
+                    return None
+            except (EOFError, OSError):
                 return None
             try:
                 return int(ours.recv_bytes())
             except (EOFError, OSError) as error:
                 raise ChildProcessError(self._told(arguments)) from error
-
-    def _is_taken(self, ours: Connection, theirs: Connection, arguments: Sequence[str], output: IO[str]) -> bool:
-        varying = {name: os.environ[name] for name in CHANGING if name in os.environ}
-        call = {"arguments": list(arguments), "folder": str(Path.cwd()), "environment": varying}
-        try:
-            with theirs:
-                socket.send_fds(self._calls, [b"fit"], [theirs.fileno(), output.fileno()])
-            ours.send_bytes(json.dumps(call).encode())
-            return ours.recv_bytes() == TAKEN
-        except (EOFError, OSError):
-            return False
 
     def ended(self) -> int | None:
         """The exit status of a server that closed a call, or None."""
@@ -72,13 +64,9 @@ class FitServerCalls:
         except subprocess.TimeoutExpired:
             return None
 
-    def hang_up(self) -> None:
-        """Calls no more: the server ends after the trainings that it has begun."""
-        self._calls.close()
-
     def close(self) -> None:
-        """Waits for the end of a server that has nothing more to do."""
-        self.hang_up()
+        """Calls no more, and waits for the end of a server that has nothing more to do."""
+        self._calls.close()
         self.ended()
         self._said.close()
 
@@ -92,11 +80,8 @@ class FitServerCalls:
 
 
 def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
-    """Runs `fedgen fit` to its end; returns its exit status as `subprocess` has it: -9 for one that was killed.
-
-    On Linux it is a fork of a server (`fedgen.cli.fit_server`), which has imported what a training needs and computed
-    nothing: of many trainings only the first waits for that, and numbers are to the bit those of a new process.
-    """
+    """Runs `fedgen fit` to its end; returns its exit status as `subprocess` has it: -9 for one that was killed."""
+    # a fork of a server has computed nothing: numbers are to the bit those of a new process
     status = _servers.run(arguments, output) if can_fork() else None
     return run_new_fit(arguments, output) if status is None else status
 
@@ -118,7 +103,7 @@ def can_fork() -> bool:
 
 
 class FitServers:
-    """The server of this process's trainings, which is started when it is needed, and those of other environments."""
+    """Servers of this process's trainings, one for each environment, which are started when they are needed."""
 
     def __init__(self) -> None:
         self._calls: list[FitServerCalls] = []
@@ -138,42 +123,23 @@ class FitServers:
                 return None
 
     def _current(self) -> FitServerCalls:
-        """A server of this process's environment; those of others end after their trainings."""
+        """A server of this process's environment, started if there is none."""
+        environment = {name: value for name, value in os.environ.items() if name not in CHANGING}
         with self._lock:
-            environment = environment_of_imports()
-            for calls in [one for one in self._calls if one.environment != environment or one.process.poll() == 0]:
-                calls.hang_up()
-                if calls.process.poll() is not None:
-                    calls.close()
-                    self._calls.remove(calls)
+            # 0: it ended after a time without trainings, or this process is a fork of the one whose child it is
+            for calls in [one for one in self._calls if one.process.poll() == 0]:
+                calls.close()
+                self._calls.remove(calls)
             serving = [one for one in self._calls if one.environment == environment]
             if not serving:
-                serving = [FitServerCalls()]
+                serving = [FitServerCalls(environment)]
                 self._calls += serving
             return serving[0]
 
-    def hang_up(self) -> None:
-        for calls in self._calls:
-            calls.hang_up()
-
     def close(self) -> None:
-        """Lets all servers end, and waits for it."""
-        self.hang_up()
         while self._calls:
             self._calls.pop().close()
 
 
 _servers = FitServers()
-_of_parents: list[FitServers] = []  # kept, as a process warns of those of its servers that it forgets
-
-
-def _part() -> None:
-    """Gives a fork of this process servers of its own."""
-    global _servers
-    _servers.hang_up()  # for this process alone
-    _of_parents.append(_servers)
-    _servers = FitServers()
-
-
-os.register_at_fork(after_in_child=_part)
-atexit.register(lambda: _servers.close())
+atexit.register(_servers.close)

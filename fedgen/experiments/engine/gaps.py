@@ -18,6 +18,7 @@ from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.evaluation.tables.table import SPLITS
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.paired_seeds import (
     Claim,
     beside_zero,
@@ -29,17 +30,6 @@ from fedgen.experiments.engine.paired_seeds import (
     verdict_on,
 )
 from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table, panels
-from fedgen.experiments.engine.trainings import (
-    Arm,
-    Training,
-    arguments,
-    evaluated,
-    fingerprint,
-    read_recipe,
-    rounds_of,
-    start_of,
-    train_all,
-)
 from fedgen.reports.figures.curves import GAP_COLOURS, SPLIT_COLOURS
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS
@@ -138,7 +128,6 @@ class GapScores:
         return [gap - floor for gap, floor in zip(gaps, known)]
 
     def table(self, column: str, title: str, control: str | None = None) -> Table:
-        """Return the arms' last scores of one column: splits, gaps with intervals, the change from a control."""
         beyond = {arm: self.beyond(arm, column) for arm in self.curves}
         has_floor = any(beyond.values())
         caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
@@ -223,31 +212,31 @@ class GapChoice(ArmsChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        split = ((read_recipe(self.recipe).get("data") or {}).get("init_args") or {}).get("split")
+        split = ((trainings.read_recipe(self.recipe).get("data") or {}).get("init_args") or {}).get("split")
         if not split:
             raise ValueError(f"{self.recipe} has no data.init_args.split, so that every client trains; give it one")
 
     @cached_property
     def total(self) -> int:
-        rounds = self.rounds or rounds_of(self.recipe)
+        rounds = self.rounds or trainings.rounds_of(self.recipe)
         return max(self.checks, rounds // 100) if self.quick else rounds
 
     def resolved(self) -> dict[str, Any]:
-        return {"data": self.recipe.stem, "recipe": start_of(self.recipe), "rounds": self.total, "form": FORM}
+        return {"data": self.recipe.stem, "recipe": trainings.start_of(self.recipe), "rounds": self.total, "form": FORM}
 
-    def federation(self, arm: Arm, seed: int | None = None) -> FederatedDataModule:
+    def federation(self, arm: trainings.Arm, seed: int | None = None) -> FederatedDataModule:
         own = {key: value for key, value in arm.settings.items() if key.startswith("data.")}
         seed = self.seed if seed is None else seed
         try:
-            data = load_federation(self.recipe, [*arguments(own), f"--seed_everything={seed}"])
+            data = load_federation(self.recipe, [*trainings.arguments(own), f"--seed_everything={seed}"])
             _ = data.clients
         except ValueError as error:
             raise ValueError(f"{arm.name or dict(arm.settings)}: {error}") from error
         return data
 
-    def training(self, arm: Arm, seed: int) -> Training:
+    def training(self, arm: trainings.Arm, seed: int) -> trainings.Training:
         rounds = max(1, round(self.total * arm.rounds))
-        scoring = evaluated(
+        scoring = trainings.evaluated(
             rounds,
             every_n_rounds=max(1, rounds // self.checks),
             num_images=self.num_images,
@@ -257,13 +246,15 @@ class GapChoice(ArmsChoice):
             grid=0 if self.quick else 64,
         )
         # by its settings and not by the arm's name: experiments share runs
-        own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
-        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
+        own = trainings.fingerprint(arm.settings)[:8] if arm.settings else "plain"
+        parts = [self.recipe.stem, trainings.start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
         parts += [f"images{self.num_images}", self.embedding, f"seed{seed}"]
         name = "-".join(parts).replace("/", "_")
-        return Training(self.recipe, self.runs / name, seed, arguments({**scoring, **arm.settings}), arm.control)
+        return trainings.Training(
+            self.recipe, self.runs / name, seed, trainings.arguments({**scoring, **arm.settings}), arm.control
+        )
 
-    def records(self, arm: Arm, seed: int) -> list[ScoreRecord]:
+    def records(self, arm: trainings.Arm, seed: int) -> list[ScoreRecord]:
         return Run(self.training(arm, seed).place).records
 
 
@@ -271,23 +262,23 @@ SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them
 
 
-def named_by_clients(choice: GapChoice, arms: Sequence[Arm]) -> list[Arm]:
+def named_by_clients(choice: GapChoice, arms: Sequence[trainings.Arm]) -> list[trainings.Arm]:
     """Arms named after the number of clients that train in them, and what they were called: "8 clients x 50"."""
     named = [replace(arm, name=f"{len(choice.federation(arm).clients)} clients {arm.name}".strip()) for arm in arms]
-    known: dict[str, Arm] = {}
+    known: dict[str, trainings.Arm] = {}
     for arm in named:
         if (other := known.setdefault(arm.name, arm)) is not arm:
             raise ValueError(f"{dict(other.settings)} and {dict(arm.settings)} are both {arm.name}; give one of them")
     return named
 
 
-def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> GapScores:
+def run_arms(study: Study, choice: GapChoice, arms: Sequence[trainings.Arm]) -> GapScores:
     """Trains every arm with every seed, unless that is done, and gives their scores over rounds."""
     # by arm how many clients train and how many never do; what is wrong with one is said before any training
     federations = ((arm.name, choice.federation(arm)) for arm in arms)
     study.step("clients", lambda: {name: [len(data.clients), len(data.unparticipating)] for name, data in federations})
     if study.missing("curves"):
-        train_all([choice.training(arm, seed) for seed in choice.seeds_of for arm in arms], choice.parallel)
+        trainings.train_all([choice.training(arm, seed) for seed in choice.seeds_of for arm in arms], choice.parallel)
         records = {arm.name: {str(seed): choice.records(arm, seed) for seed in choice.seeds_of} for arm in arms}
 
         def each(read: Callable[[Sequence[ScoreRecord]], Any]) -> dict[str, Any]:
@@ -330,7 +321,6 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
                     values = zip(*(curve["values"][split][-len(rounds) :] for curve in curves))
                     look = {"color": colour, "marker": "o", "markersize": 3}
                     axes.plot(rounds, list(map(statistics.mean, values)), label=split, **look)
-                axes.grid(alpha=0.25)
                 axes.tick_params(labelsize=7)
                 axes.set_title(arm, fontsize=9)
             for axes in row[1:-1]:
@@ -345,7 +335,6 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
 
 
 def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:
-    """The last gaps, an arm a line, with their intervals; no bar where that is not known."""
     arms = list(found.curves)
     bars = [  # shift, colour, label, means and upper ends
         (shift, colour, gap_title(gap), [gap_lines(found.of(arm, column), gap)[::2] for arm in arms])
@@ -364,5 +353,5 @@ def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="x", alpha=0.25)
+    axes.grid(visible=False, axis="y")
     axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -9,8 +9,7 @@ from scipy import stats
 
 from fedgen.experiments.engine.study import expectation
 
-Row = Mapping[str, Any]
-"""One score of one arm, as `compare_pairs` gives it."""
+Row = Mapping[str, Any]  # one score of one arm, as `compare_pairs` gives it
 Claim = Literal["less", "more", "not less", "not more"]
 CELL = "below means: the difference, how many seeds improved, and the difference's 95 % interval"
 

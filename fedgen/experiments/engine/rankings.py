@@ -48,7 +48,6 @@ class ScoredRows:
     def compared(
         self, scores: Collection[str] | None = None, between: tuple[Collection[int], Collection[int]] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """`compare` of all scores, or of some, with the controls that hold them."""
         return {name: compare(self.clients, self.controls(name), name, between) for name in scores or self.scores}
 
 
@@ -225,16 +224,14 @@ def draw_ranking(
             where = [[side[place] for place in own] for side in sides]
             axes.scatter(*where, s=16, marker=marker, color=colour, linewidths=0, zorder=3, label=kind)
     if real:
-        axes.scatter(
-            [real[score]["avg"]], [real[score]["all"]], s=80, marker="*", color="black", zorder=4, label=real_title
-        )
+        at = [[real[score][how]] for how in BOTH]
+        axes.scatter(*at, s=80, marker="*", color="black", zorder=4, label=real_title)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
     return points
 
 
 def draw_gaps(axes: Any, x: Sequence[float], rows: ScoredRows, score: str, title: str, xlabel: str) -> None:
-    """avg - all of each generator at x, over the clients and over IID splits, with zero in sight."""
     others = [gaps_of(control, score) for control in rows.controls(score)]
     draw_gap(axes, x, gaps_of(rows.clients, score), title, xlabel, others)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
@@ -245,8 +242,6 @@ Found = Mapping[str, Mapping[str, Any]]  # score -> as `compare` gives it
 
 @dataclass(frozen=True)
 class RankingStudy:
-    """Generators and what they score over clients and over IID splits of the same images."""
-
     rows: ScoredRows  # scores of every generator
     titles: Mapping[str, str]  # the scores to compare, by what to call them
     heading: str = ""  # a line on clients and generators
@@ -262,7 +257,6 @@ class RankingStudy:
     def scatter(
         self, axes: Any, score: str, found: Found | None = None, colours: Sequence[float] | None = None, **look: Any
     ) -> Any:
-        """avg against all of one score, see `draw_ranking`; inverted pairs are joined if these are given."""
         pairs = None if found is None else found[score]
         about = {"real": self.real, "kinds": self.kinds, "colours": colours, **look}
         return draw_ranking(axes, self.rows.clients, score, self.titles[score], pairs, **about)

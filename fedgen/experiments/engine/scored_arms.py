@@ -45,39 +45,28 @@ TITLES = {
     "trace": "trace of covariance / the data's",
 }
 
-Scored = Mapping[str, Mapping[str, float]]
-"""embedding -> score -> value, as `ImageScores.score` gives them"""
-
-
-@dataclass(frozen=True, eq=False)
-class _Side:
-    embedding: Embedding
-    training: Gaussian
-    held_out: Gaussian
-    neighbours: ManifoldReference
+Scored = Mapping[str, Mapping[str, float]]  # embedding -> score -> value, as `ImageScores.score` gives them
 
 
 class ImageScores:
     """The real images' side of `score`, in several embeddings."""
 
-    def __init__(self, training: Tensor, held_out: Tensor, embeddings: Sequence[Embedding], k: int = 5) -> None:
-        self._sides, self.floor = [], {}
+    def __init__(self, training: Tensor, held_out: Tensor, embeddings: Sequence[Embedding]) -> None:
+        self._sides, self.floor = list[tuple[Embedding, Gaussian, Gaussian, ManifoldReference]](), {}
         for embedding in embeddings:
             text = f"embedding real images with {embedding.name}"
             own, other = (embed(embedding, images, description=text) for images in (training, held_out))
-            side = _Side(embedding, summarize(own), summarize(other), ManifoldReference.from_features([other], k))
-            self._sides.append(side)
+            sides = summarize(own), summarize(other), ManifoldReference.from_features([other], k=5)
+            self._sides.append((embedding, *sides))
             # what a perfect generator would score: real images that were not those scored against
-            floor = _score(side, own)
-            floor["fid"] = frechet_distance(side.held_out, side.training)[0]
-            self.floor[embedding.name] = floor
+            self.floor[embedding.name] = _score(own, *sides) | {"fid": frechet_distance(sides[1], sides[0])[0]}
 
     def score(self, images: Tensor) -> dict[str, dict[str, float]]:
         """SCORES of generated images uint8 [m, C, H, W], by embedding."""
         found = {}
-        for side in self._sides:
-            name = side.embedding.name
-            found[name] = _score(side, embed(side.embedding, images, description=f"embedding samples with {name}"))
+        for embedding, training, held_out, neighbours in self._sides:
+            features = embed(embedding, images, description=f"embedding samples with {embedding.name}")
+            found[embedding.name] = _score(features, training, held_out, neighbours)
         return found
 
 
@@ -106,34 +95,30 @@ def mark_of(score: str, embedding: str, optimised: Collection[str]) -> str:
     return mark_in(embedding, optimised, held_out=score not in TRAINING)
 
 
-def _score(side: _Side, features: Tensor) -> dict[str, Any]:
-    made = summarize(features)
-    found = side.neighbours.score(features, errors=False)
+def _score(features: Tensor, training: Gaussian, held_out: Gaussian, neighbours: ManifoldReference) -> dict[str, float]:
+    made, found = summarize(features), neighbours.score(features, errors=False)
     return {
-        "fid": frechet_distance(made, side.training)[0],
-        HELD_OUT: frechet_distance(made, side.held_out)[0],
+        "fid": frechet_distance(made, training)[0],
+        HELD_OUT: frechet_distance(made, held_out)[0],
         "recall": found["recall"].values["all"],
         "coverage": found["coverage"].values["all"],
-        "trace": float(made.trace() / side.training.trace()),
+        "trace": float(made.trace() / training.trace()),
     }
 
 
 REAL_IMAGES = "real images"
-Line = tuple[Sequence[str], str]
-"""what a line of a table is called, and its arm; or `REAL_IMAGES`"""
+Line = tuple[Sequence[str], str]  # what a line of a table is called, and its arm; or `REAL_IMAGES`
 
 
 def states_in(
     scores: Mapping[str, Scored],
     places: Mapping[str, Iterable[int]],
-    seeds: Iterable[int],
+    seeds: Sequence[int],
     key: Callable[[str, int, int], str],
 ) -> dict[str, dict[int, list[Scored]]]:
     """The `states` of `ScoredArms` from scores that were kept by checkpoint."""
-    numbers = list(seeds)
     return {
-        arm: {place: [scores[key(arm, seed, place)] for seed in numbers] for place in own}
-        for arm, own in places.items()
+        arm: {place: [scores[key(arm, seed, place)] for seed in seeds] for place in own} for arm, own in places.items()
     }
 
 
@@ -171,7 +156,6 @@ class ScoredArms:
         return compare_pairs(self.values(control[0], embedding, score, control[1]), own, badness(score))
 
     def rows(self, arm: str) -> dict[str, dict[str, Row]]:
-        """`row` by embedding and score, as numbers for `results.json`."""
         return {
             embedding: {score: self.row(arm, embedding, score) for score in scores}
             for embedding, scores in self.at(arm)[0].items()
@@ -192,7 +176,6 @@ class ScoredArms:
         control: str,
         notes: Sequence[str] = (),
     ) -> Table:
-        """Return scores in one embedding, an arm a line: means over seeds, and differences with their intervals."""
         rows: list[Sequence[str]] = []
         marks, told = set(), False
         for line in lines:
@@ -212,7 +195,6 @@ class ScoredArms:
     def panel(
         self, arms: Iterable[str], embedding: str, score: str, unit: Mapping[str, float] | float = 1, **more: Any
     ) -> ArmPanel:
-        """Return one score of some arms along their places, and that of real images."""
         units = unit if isinstance(unit, Mapping) else dict.fromkeys(self.states, unit)
         curves = {
             arm: {place / units[arm]: self.values(arm, embedding, score, place) for place in self.states[arm]}

@@ -21,19 +21,8 @@ from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import RECIPE, local_models, personal_tensors, rebuild
-from fedgen.experiments.engine import trainings
-from fedgen.experiments.engine.features import (
-    CORRECTED,
-    PCA,
-    FeatureFederation,
-    Source,
-    are_enough,
-    chosen,
-    component_reference,
-    component_scores,
-    rows_of,
-)
-from fedgen.experiments.engine.study import Choice, runs_folder
+from fedgen.experiments.engine import features, trainings
+from fedgen.experiments.engine.study import ScoredArmsChoice
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression import Compressor
@@ -74,7 +63,6 @@ def clients_of(folders: Iterable[Path]) -> FederatedDataModule:
 
 
 def require_same_clients(first: Path, clients: FederatedDataModule, second: Path, others: FederatedDataModule) -> None:
-    """Raises ValueError if two runs had other clients, or clients that trained on other images."""
     parts = [[(client.name, client.train) for client in data.clients] for data in (clients, others)]
     same = (
         clients.examples.name == others.examples.name
@@ -109,7 +97,6 @@ def message_bytes(training: trainings.Training) -> dict[str, int]:
 
 
 def _part(settings: Mapping[str, Any], name: str) -> Any:
-    """An object of a strategy's settings; None if there is none."""
     given = settings.get(name)
     return import_by_path(given["class_path"])(**(given.get("init_args") or {})) if given else None
 
@@ -163,26 +150,27 @@ class Trained:
                 require_same_clients(runs[0].folder, self.data, run.folder, data)
         data_set = self.data.data
         assert isinstance(data_set, DataSet)  # a recipe holds no examples
-        self.source = Source(data_set, "train", embedding)
+        self.source = features.Source(data_set, "train", embedding)
 
     def with_embedding(self, embedding: Embedding) -> "Trained":
         other = copy.copy(self)
         other.embedding, other.source = embedding, self.source.with_embedding(embedding)
         return other
 
-    def federation(self, part: Literal["train", "held_out"] = "train") -> FeatureFederation:
+    def federation(self, part: Literal["train", "held_out"] = "train") -> features.FeatureFederation:
         """The clients' training images, or as many of each as were asked for; or those that they held out."""
         own = [client.train if part == "train" else client.held_out for client in self.data.clients]
         if (most := self.client_images) is not None:
-            own = [chosen(part, min(most, len(part)), self.seed, "client", k) for k, part in enumerate(own)]
-        return FeatureFederation(self.source.features, tuple(own), tuple(client.name for client in self.data.clients))
+            own = [features.chosen(part, min(most, len(part)), self.seed, "client", k) for k, part in enumerate(own)]
+        names = tuple(client.name for client in self.data.clients)
+        return features.FeatureFederation(self.source.features, tuple(own), names)
 
     def projection(self, components: int) -> Projection | None:
         """Principal components of the test split, no client's; None without one, or of hardly more features."""
         data_set = self.source.data
         if "test" not in data_set.splits or self.source.features.shape[1] < 2 * components:
             return None
-        public = Source(data_set, "test", self.embedding)
+        public = features.Source(data_set, "test", self.embedding)
         return Projection.fit(public.features, components, self.embedding.name, public.examples.name)
 
     def images(self, checkpoint: Checkpoint, count: int) -> Tensor:
@@ -203,11 +191,11 @@ class Trained:
         def some() -> Tensor:
             return draw_images(sampler_of(model), 2, self.seed, checkpoint.round, chunk=2)
 
-        server = some() if personal else None
         for kept in personal.values():
+            server = some()
             with own_in_place(model, kept):
                 own = some()
-            if server is not None and not torch.equal(own, server):
+            if not torch.equal(own, server):
                 raise ValueError(
                     f"{checkpoint.name}: its clients keep tensors that images depend on ({', '.join(list(kept)[:3])}),"
                     " so each has a model of its own and none makes the run's images; choose runs without `personal`"
@@ -218,19 +206,16 @@ class Trained:
         models = self._models
         return {name: one.described() | {"sampling": sampling_of(models[one.run.name])} for name, one in kept.items()}
 
-    def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
+    def embedded(self, checkpoint: Checkpoint, count: int) -> Tensor:
         return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")
 
 
 class Scorers:
-    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images.
-
-    Where generators have at least `images`, and clients images enough, FID without the bias of few stands beside it.
-    """
+    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images."""
 
     def __init__(
         self,
-        federation: FeatureFederation,
+        federation: features.FeatureFederation,
         dealings: int,
         seed: int,
         kernels: Sequence[str] = ("kid",),
@@ -239,35 +224,34 @@ class Scorers:
     ) -> None:
         self.projection = projection
         sides = federation.with_iid(seed, dealings).values()  # where a kernel's avg - all is another constant, no more
-        frechet = ("fid", "fidc") if are_enough(federation.parts(), images) else ("fid",)
+        frechet = ("fid", "fidc") if features.are_enough(federation.parts(), images) else ("fid",)
         self._plain = [side.reference((*frechet, *kernels) if side is federation else frechet) for side in sides]
         parts = [[projection.project(part) for part in side.parts()] for side in sides] if projection else []
-        self._projected = [component_reference(own, images) for own in parts]
+        self._projected = [features.component_reference(own, images) for own in parts]
 
     def score(self, generated: Tensor) -> dict[str, Any]:
         """{"clients": {score: values}, "controls": [the same of each]} of generated features [m, D], with errors."""
-        found = [rows_of(reference.score(generated)) for reference in self._plain]
+        found = [features.rows_of(reference.score(generated)) for reference in self._plain]
         if self.projection is not None:
             small = self.projection.project(generated)
             for row, reference in zip(found, self._projected):
-                row |= rows_of(component_scores(reference, small))
+                row |= features.rows_of(features.component_scores(reference, small))
         return {"clients": found[0], "controls": found[1:]}
 
 
 def title_of(score: str, components: int = 64) -> str:
-    titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
-    titles |= {"fidc": "FID corrected", CORRECTED: f"FID corrected, PCA-{components}"}
+    titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", features.PCA: f"FID, PCA-{components}"}
+    titles |= {"fidc": "FID corrected", features.CORRECTED: f"FID corrected, PCA-{components}"}
     return titles[score]
 
 
 @dataclass(frozen=True)
-class TrainedChoice(Choice):
+class TrainedChoice(ScoredArmsChoice):
     """Options common to experiments on trained checkpoints; its fields are options of their commands.
 
     Args:
         data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
         embedding: in whose features to score; the data's own by default.
-        weights: a local file of its weights.
         seeds: runs with each interval; the data's own number by default, of a DDPM at most 1 of larger images.
         intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
         checkpoints: about how many of each run are kept and scored; the data's own number by default. Another number
@@ -275,9 +259,6 @@ class TrainedChoice(Choice):
         client_images: of each client's training images at most, to score against; the data's own number by default.
         components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
-        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
-        recipes: folder of the recipes.
-        parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and IID controls.
         quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
@@ -286,20 +267,17 @@ class TrainedChoice(Choice):
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checkpoints": 5, "dealings": 1}
     APART: ClassVar[tuple[str, ...]] = ("by_network",)
-    LEAST: ClassVar[Mapping[str, float]] = {"dealings": 0, "components": 1, "client_images": 2}
+    LEAST: ClassVar[Mapping[str, float]] = {
+        **ScoredArmsChoice.LEAST, "dealings": 0, "components": 1, "client_images": 2, "checkpoints": 2,
+    }  # fmt: skip
 
     data: str = "digits"
-    embedding: str | None = None
-    weights: Path | None = None
-    seeds: int | None = None
+    seeds: int | None = None  # type: ignore[assignment]
     intervals: tuple[int, ...] | None = None
     checkpoints: int | None = None
     client_images: int | None = None
     components: int = 64
     dealings: int = 3
-    runs: Path | None = None
-    recipes: Path = Path("recipes")
-    parallel: int = 1
     device: str = "cpu"
     by_network: bool = False
 
@@ -307,7 +285,6 @@ class TrainedChoice(Choice):
         super().__post_init__()
         trainings.require_intervals(self.protocol.series[0].intervals)
         require_device(self.device)
-        _ = self.plan  # refuses its own numbers
 
     @cached_property
     def protocol(self) -> trainings.Protocol:
@@ -322,17 +299,9 @@ class TrainedChoice(Choice):
             checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
         )
 
-    @cached_property
-    def plan(self) -> trainings.Plan:
-        return trainings.Plan(
-            tuple(range(self.seed, self.seed + self.protocol.seeds)),
-            self.protocol.checkpoints,
-            self.seed,
-            runs_folder(self.runs, self.output),
-            self.recipes,
-            self.parallel,
-            self.quick,
-        )
+    @property
+    def seeds_of(self) -> range:
+        return range(self.seed, self.seed + self.protocol.seeds)
 
     def resolved(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
         protocol = self.protocol
@@ -343,17 +312,18 @@ class TrainedChoice(Choice):
         }
 
     def series(self, kinds: Sequence[str] | None = None) -> list[trainings.Series]:
-        known = [one.kind for one in self.protocol.series]
+        known = [one.name.lower() for one in self.protocol.series]
         wanted = known if kinds is None else [kind.lower() for kind in kinds]
         trainings.require_each_once("kinds", wanted, known)
-        return [one for one in self.protocol.series if one.kind in wanted]
+        return [one for one in self.protocol.series if one.name.lower() in wanted]
 
     def planned(self, kinds: Sequence[str] | None = None) -> list[trainings.TrainedRun]:
-        return trainings.all_runs(self.protocol, self.plan, self.series(kinds))
+        kept = self.protocol.held_out, self, self.protocol.checkpoints, self.quick
+        return [run for one in self.series(kinds) for run in trainings.runs_of(one, *kept)]
 
     def train(self, runs: list[trainings.TrainedRun]) -> Trained:
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
-        trainings.train_runs(runs, self.plan)
+        trainings.train_runs(runs, self)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",), images: int = 0) -> Scorers:

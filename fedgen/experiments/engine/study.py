@@ -1,6 +1,5 @@
 """An experiment's run: steps whose numbers are kept as they come, its tables and figure, and the options it takes."""
 
-import inspect
 import json
 import platform
 import reprlib
@@ -9,10 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,21 +19,17 @@ from rich.table import Table
 from fedgen.io.files import atomic_write, read_json, require_writable, write_json
 from fedgen.progress import make_console, track
 from fedgen.reports.contents import CONCLUSIONS
+from fedgen.reports.figures.curves import new_figure, save_picture
 
 T = TypeVar("T")
-Numbers = Mapping[str, Any]
-"""what an experiment measured, as `results.json` has it"""
+Numbers = Mapping[str, Any]  # what an experiment measured, as `results.json` has it
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
 SEEDS = 2**32  # NumPy takes no others
 EVERY = 5.0  # seconds between writes of a step's items
 
 
 class Study:
-    """The measurements of an experiment, in a folder; a step that is done is not run again.
-
-    `results.json` appears with the first number and holds settings (all that numbers depend on, as plain types),
-    versions and every number, so an experiment that was stopped goes on where it was, and a finished one prints again.
-    """
+    """The measurements of an experiment, kept in a folder with their settings: a step that is done is not run again."""
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
         if not 0 <= (seed := settings.get("seed", 0)) < SEEDS:
@@ -71,11 +65,9 @@ class Study:
         return {key: done[key] for key in items}
 
     def missing(self, *names: str) -> bool:
-        """Whether any of these steps has no number yet: whether what they need must be computed."""
         return any(not self.numbers.get(name) for name in names)
 
     def report(self, tables: Sequence[Table | str], figure: Path | None = None) -> None:
-        """Prints the tables (or lines), and where numbers and figure are."""
         for table in tables:
             self.console.print(table)
         lines = "".join(f"{line}\n" for line in tables if isinstance(line, str))
@@ -162,10 +154,7 @@ def make_table(
     digits: int = 4,
     **look: Any,
 ) -> Table:
-    """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section.
-
-    The first `left` columns stand to the left and do not wrap; with `names`, those of such headings stand to the left.
-    """
+    """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section."""
     caption = notes if isinstance(notes, str) else "\n".join(notes)
     table = Table(title=escape(title), caption=caption or None, caption_justify="left", **look)
     for place, heading in enumerate(headings):
@@ -184,55 +173,29 @@ def make_table(
     return table
 
 
-def save_figure(figure: Any, path: str | Path) -> Path:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
-    return Path(path)
-
-
 @contextmanager
 def panels(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "", **options: Any
+    path: Path,
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    title: str = "",
+    grid: Literal["both", "x", "y"] = "both",
+    **options: Any,
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes [rows, columns], saved as PNG when they are drawn."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
+    """A figure and its axes [rows, columns] with a light grid, saved as PNG when they are drawn."""
+    figure = new_figure(*size)
     if title:
         figure.suptitle(title, fontsize=10)
-    yield figure, figure.subplots(rows, columns, squeeze=False, **options) if rows else None
-    save_figure(figure, path)
+    grids = figure.subplots(rows, columns, squeeze=False, **options) if rows else None
+    for axes in () if grids is None else grids.flat:
+        axes.grid(alpha=0.25, axis=grid)
+    yield figure, grids
+    save_picture(figure, path)
 
 
-P = ParamSpec("P")
 RUNS = FOLDER / "runs"  # shared by the experiments: what one has trained the other need not
 PLACES = ("root", "runs", "recipes", "parallel", "device", "output")  # where and how fast, which no number depends on
-
-
-def at_most(value: Any, most: Any) -> Any:
-    if callable(most):
-        return most(value)
-    return most if value is None or not isinstance(most, int | float) else min(value, most)
-
-
-def quickly(**most: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make an experiment take smaller options with `quick`, one of its own."""
-
-    def decorate(experiment: Callable[P, None]) -> Callable[P, None]:
-        @wraps(experiment)
-        def run(*args: P.args, **kwargs: P.kwargs) -> None:
-            given = inspect.signature(experiment).bind(*args, **kwargs)
-            given.apply_defaults()
-            if (given.arguments | given.arguments.get("options", {})).get("quick"):
-                given.arguments |= {name: at_most(given.arguments[name], value) for name, value in most.items()}
-            experiment(*given.args, **given.kwargs)
-
-        return run
-
-    return decorate
 
 
 def at_least(least: float, **given: Any) -> None:
@@ -256,10 +219,6 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) for name, value in options.items() if name not in PLACES}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Options that several experiments share; its fields are options of their commands.
@@ -270,7 +229,7 @@ class Choice:
         quick: takes the smaller options of a quick run, to see that it runs.
     """
 
-    QUICK: ClassVar[Mapping[str, Any]] = {}  # see `at_most`
+    QUICK: ClassVar[Mapping[str, Any]] = {}  # see `smaller`
     APART: ClassVar[tuple[str, ...]] = ()  # fields that are no settings, beside `PLACES`
     LEAST: ClassVar[Mapping[str, float]] = {}  # of fields that are numbers, or None, where an experiment has them
 
@@ -279,26 +238,29 @@ class Choice:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        if self.quick:
-            for name, most in self.QUICK.items():
-                object.__setattr__(self, name, at_most(getattr(self, name), most))
+        for name, most in self.QUICK.items():
+            object.__setattr__(self, name, self.smaller(getattr(self, name), most))
         for name in (field.name for field in fields(self) if field.name in self.LEAST):
             at_least(self.LEAST[name], **{name: getattr(self, name)})
+
+    def smaller(self, value: Any, most: Any) -> Any:
+        """The value of an option, in a quick run at most so much, or what `most` makes of it."""
+        if not self.quick:
+            return value
+        if callable(most):
+            return most(value)
+        return most if value is None or not isinstance(most, int | float) else min(value, most)
 
     def study(self, name: str, *which: Any, **more: Any) -> Study:
         return Study(name, self.output, self.settings(*which) | more)
 
     def settings(self, *which: Any) -> dict[str, Any]:
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.APART}
-        return settings_of(own) | self.resolved(*which)
+        names = [field.name for field in fields(self) if field.name not in (*PLACES, *self.APART)]
+        return {name: plain(getattr(self, name)) for name in names} | self.resolved(*which)
 
     def resolved(self) -> dict[str, Any]:
         """Settings that options stand for."""
         return {}
-
-
-def runs_folder(runs: Path | None, output: Path | None) -> Path:
-    return runs or (RUNS if output is None else output / "runs")
 
 
 @dataclass(frozen=True)
@@ -339,4 +301,4 @@ class ScoredArmsChoice(ArmsChoice):
 
     @property
     def folder(self) -> Path:
-        return runs_folder(self.runs, self.output)
+        return self.runs or (RUNS if self.output is None else self.output / "runs")

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine.fit_process import run_fit, run_new_fit
-from fedgen.experiments.engine.study import RUNS, ArmsChoice, Numbers, Study, at_least
+from fedgen.experiments.engine.study import ArmsChoice, Numbers, ScoredArmsChoice, Study
 from fedgen.io.files import read_yaml
 from fedgen.progress import track
 
@@ -31,7 +32,6 @@ def rounds_of(path: Path) -> int:
 
 
 def local_iterations(path: Path) -> int:
-    """Rounds x communication interval of a recipe."""
     return rounds_of(path) * of_strategy(path)
 
 
@@ -55,7 +55,6 @@ def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
 
 
 def fingerprint(settings: Any) -> str:
-    """A hash of settings, whatever their keys' order."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -66,7 +65,6 @@ def start_of(recipe: Path) -> str:
 
 
 def component(class_path: str, **options: Any) -> dict[str, Any]:
-    """An object as recipes have it: its class path, and arguments where there are any."""
     return {"class_path": class_path, **({"init_args": options} if options else {})}
 
 
@@ -143,11 +141,7 @@ def evaluated(rounds: int, **evaluation: Any) -> dict[str, Any]:
 
 
 def kept_rounds(
-    rounds: int,
-    every: int,
-    split_seed: int,
-    held_out: float | None = SHARE_HELD_OUT,
-    more: Mapping[str, Any] | None = None,
+    rounds: int, every: int, split_seed: int, more: Mapping[str, Any], held_out: float | None = SHARE_HELD_OUT
 ) -> tuple[str, ...]:
     """Arguments of `fedgen fit` for a run whose checkpoints are scored later: nothing is scored while it trains."""
     given = {
@@ -157,7 +151,7 @@ def kept_rounds(
         "data.init_args.seed": split_seed,
     }
     own = {} if held_out is None else {"data.init_args.held_out": held_out}
-    return arguments({**given, **own, **(more or {})})
+    return arguments({**given, **own, **more})
 
 
 def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
@@ -203,15 +197,11 @@ def train_arms(
     common: Mapping[str, Any],
     place: Callable[[Arm, int], Path] | None = None,
 ) -> dict[str, list[Training]]:
-    """Each arm's runs, one a seed; trained, unless the step that measures them is known."""
     place = place or (lambda arm, seed: study.path(f"{slug(arm.name)}-{seed}"))
-    runs = {
-        arm.name: [
-            Training(choice.recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
-            for seed in choice.seeds_of
-        ]
-        for arm in arms
-    }
+    runs: dict[str, list[Training]] = {arm.name: [] for arm in arms}
+    for arm, seed in product(arms, choice.seeds_of):
+        given = arguments({**common, **arm.settings})
+        runs[arm.name].append(Training(choice.recipe, place(arm, seed), seed, given, arm.control))
     if study.missing(step):  # the first seed's first: of a stopped experiment all arms have as many seeds
         train_all([run for one_seed in zip(*runs.values()) for run in one_seed], choice.parallel)
     return runs
@@ -222,8 +212,6 @@ QUICK = 20  # a quick run trains for 1 / 20 of the iterations
 
 @dataclass(frozen=True)
 class Series:
-    """One kind of generator, trained several times."""
-
     name: str  # what it is called in tables and figures, e.g. "WGAN-GP"
     recipe: str  # file name, of a federation whose clients hold one class each
     # communication intervals, each with as many local iterations in all: the longer the interval, the fewer the rounds
@@ -235,16 +223,9 @@ class Series:
     seeds: int | None = None  # at most; the first of those that are asked for
     checkpoints: int | None = None  # about how many of each run, at most
 
-    @property
-    def kind(self) -> str:
-        """The series' name in options, e.g. "wgan-gp"."""
-        return self.name.lower()
-
 
 @dataclass(frozen=True)
 class Protocol:
-    """The series that are trained and measured on one data set."""
-
     series: tuple[Series, ...]  # kinds of generators, of which the first comes with intervals to choose
     embedding: str  # to score checkpoints in
     network: str  # to score one-class generators in: a network's features, in which classes lie far apart
@@ -258,7 +239,14 @@ class Protocol:
 LITE0 = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
 
-# at 32x32 the DDPMs are trained for half of their recipe's iterations, 40 to 60 minutes of CPU time
+
+def at_32_pixels(data: str, num_images: int, **options: Any) -> Protocol:
+    # the DDPM is trained for half of its recipe's iterations, 40 to 60 minutes of CPU time
+    ddpm = Series("DDPM", f"ddpm_{data}.yaml", (5,), iterations=1000, seeds=1, checkpoints=8)
+    gan = Series("WGAN-GP", f"wgan_gp_{data}.yaml", (5, 20))
+    return Protocol((gan, ddpm), LITE0, LITE0, num_images, seeds=1, **options)
+
+
 PROTOCOLS: dict[str, Protocol] = {
     # 64 pixels: as few as can be told from 90 images of a client; 896 images: all that the clients hold out
     "digits": Protocol(
@@ -268,29 +256,8 @@ PROTOCOLS: dict[str, Protocol] = {
         896,
         held_out=0.5,
     ),
-    "mnist5k": Protocol(
-        (
-            Series("WGAN-GP", "wgan_gp_mnist5k.yaml", (5, 20)),
-            Series("DDPM", "ddpm_mnist5k.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
-        ),
-        LITE0,
-        LITE0,
-        2000,
-        held_out=0.5,
-        seeds=1,
-    ),
-    "fashion-mnist": Protocol(
-        (
-            Series("WGAN-GP", "wgan_gp_fashion_mnist.yaml", (5, 20)),
-            Series("DDPM", "ddpm_fashion_mnist.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
-        ),
-        LITE0,
-        LITE0,
-        10_000,
-        client_images=1000,
-        seeds=1,
-        checkpoints=10,
-    ),
+    "mnist5k": at_32_pixels("mnist5k", 2000, held_out=0.5),
+    "fashion-mnist": at_32_pixels("fashion_mnist", 10_000, client_images=1000, checkpoints=10),
     # the paper's: interval 160, Inception, every image that a client trains on
     "cifar10": Protocol(
         (Series("WGAN-GP", "wgan_gp_cifar10.yaml", (160,)), Series("DDPM", "ddpm_cifar10.yaml", (160,), seeds=1)),
@@ -319,26 +286,7 @@ def require_intervals(intervals: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
-    seeds: tuple[int, ...]  # of the trainings
-    checkpoints: int = 20  # about how many of each run are kept, evenly spaced; the last one among them
-    split_seed: int = 0  # of the clients' held-out images
-    runs: Path = RUNS
-    recipes: Path = Path("recipes")
-    parallel: int = 1
-    quick: bool = False  # a twentieth of the iterations
-
-    def __post_init__(self) -> None:
-        if not self.seeds:
-            raise ValueError("no seeds: train at least one run of each kind, with --seeds 1 or more")
-        at_least(2, checkpoints=self.checkpoints)
-        at_least(1, parallel=self.parallel)
-
-
-@dataclass(frozen=True)
 class TrainedRun:
-    """One run: the series' name, the training's seed, its communication interval and rounds, and what makes it."""
-
     series: str
     seed: int
     interval: int
@@ -357,12 +305,14 @@ class TrainedRun:
         return self.training.place
 
 
-def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedRun]:
-    """The runs of a series, every interval with every seed; `train_all` makes those that are missing."""
-    recipe, found = plan.recipes / series.recipe, []
+def runs_of(
+    series: Series, held_out: float | None, choice: ScoredArmsChoice, checkpoints: int = 20, quick: bool = False
+) -> list[TrainedRun]:
+    """The runs of a series, every interval with every seed, of which about so many checkpoints are kept."""
+    recipe, split, found = choice.recipes / series.recipe, choice.seed, []
     own = local_iterations(recipe)
     whole, whose = (own, f"{recipe}'s {own}") if series.iterations is None else (series.iterations, series.iterations)
-    iterations, checkpoints = whole // (QUICK if plan.quick else 1), plan.checkpoints
+    iterations = whole // (QUICK if quick else 1)
     stem = f"{recipe.stem}-{series.variant}" if series.variant else recipe.stem
     for interval in series.intervals:
         if 2 * interval > whole:
@@ -370,10 +320,10 @@ def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedR
         rounds = max(2, iterations // interval)
         more = {"trainer.strategy.init_args.communication_interval": interval}
         every = spacing_of(rounds, min(checkpoints, series.checkpoints or checkpoints))
-        kept = kept_rounds(rounds, every, plan.split_seed, held_out, more)
-        for seed in plan.seeds[: series.seeds]:
-            name = f"{stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
-            training = Training(recipe, plan.runs / name, seed, (*kept, *series.settings), series.control)
+        kept = kept_rounds(rounds, every, split, more, held_out)
+        for seed in choice.seeds_of[: series.seeds]:
+            name = f"{stem}-split{split}-interval{interval}-rounds{rounds}-seed{seed}"
+            training = Training(recipe, choice.folder / name, seed, (*kept, *series.settings), series.control)
             found.append(TrainedRun(series.name, seed, interval, rounds, training))
     return found
 
@@ -384,13 +334,9 @@ def spacing_of(rounds: int, checkpoints: int) -> int:
     return min(every, every + 1, key=lambda one: abs(-(-rounds // one) - checkpoints))
 
 
-def all_runs(protocol: Protocol, plan: Plan, series: Sequence[Series] | None = None) -> list[TrainedRun]:
-    return [run for one in series or protocol.series for run in runs_of(one, protocol.held_out, plan)]
-
-
-def train_runs(runs: Sequence[TrainedRun], plan: Plan) -> None:
+def train_runs(runs: Sequence[TrainedRun], choice: ScoredArmsChoice) -> None:
     try:
-        train_all([run.training for run in runs], plan.parallel)
+        train_all([run.training for run in runs], choice.parallel)
     except ChildProcessError as error:
-        remedy = f"a run that {plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
+        remedy = f"a run that {choice.folder} holds with other settings, e.g. --checkpoints, wants another --runs"
         raise ChildProcessError(f"{error}\n{remedy}") from error

@@ -7,7 +7,6 @@ trained over ten clients of one digit each, at 1 to 640, beside clients alone an
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -110,11 +109,6 @@ class IntervalChoice(ScoredArmsChoice):
     def iterations_of(self, kind: str) -> int:
         return KINDS[kind].iterations if self.iterations is None else self.iterations
 
-    @cached_property
-    def plan(self) -> trainings.Plan:
-        own = self.checkpoints, self.seed, self.folder, self.recipes, self.parallel
-        return trainings.Plan(tuple(self.seeds_of), *own)
-
     def resolved(self) -> dict[str, Any]:
         return {
             "intervals": sorted(self.intervals),
@@ -123,12 +117,9 @@ class IntervalChoice(ScoredArmsChoice):
         }
 
     def planned(self) -> list[trainings.TrainedRun]:
-        return [
-            run
-            for kind in self.kinds
-            for series in self.series_of(kind)
-            for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self.plan)
-        ]
+        series = [one for kind in self.kinds for one in self.series_of(kind)]
+        kept = trainings.SHARE_HELD_OUT, self, self.checkpoints
+        return [run for one in series for run in trainings.runs_of(one, *kept)]
 
     def series_of(self, kind: str) -> list[trainings.Series]:
         """The series of a kind: over intervals, all clients in every cohort; and a series for each control."""
@@ -165,7 +156,7 @@ def communication_interval(**options: Any) -> None:
 def measure(study: Study, choice: IntervalChoice) -> None:
     planned = choice.planned()  # refuses what is not there before any training, as the embeddings do
     embeddings = [load_embedding(PIXELS), load_embedding(choice.embedding, weights=choice.weights).to(choice.device)]
-    trainings.train_runs(planned, choice.plan)
+    trainings.train_runs(planned, choice)
     trained = Trained(planned, embeddings[0], choice.seed, device=choice.device)
     sides = {embedding.name: trained.with_embedding(embedding) for embedding in embeddings}
     scorers = {
@@ -280,12 +271,11 @@ def compare_intervals(numbers: Numbers) -> dict[str, Any]:
 
 def tables_of(numbers: Numbers) -> list[Table]:
     tables = [quality_table(numbers, *side) for side in sides_of(numbers)]
-    for kind in kinds_in(numbers):
-        for embedding in numbers["quality"]:
-            own = numbers["found"][embedding][TRAINING][kind]
-            named = {f"FID at {group.removeprefix('interval ')}": row["fid"] for group, row in own.items()}
-            about = f"{kind} checkpoints by interval, {embedding}, against {TRAINING}"
-            tables.append(agreement_table({**named, f"KID at {ALL}": own[ALL]["kid"]}, about))
+    for kind, embedding in product(kinds_in(numbers), numbers["quality"]):
+        own = numbers["found"][embedding][TRAINING][kind]
+        named = {f"FID at {group.removeprefix('interval ')}": row["fid"] for group, row in own.items()}
+        about = f"{kind} checkpoints by interval, {embedding}, against {TRAINING}"
+        tables.append(agreement_table({**named, f"KID at {ALL}": own[ALL]["kid"]}, about))
     return tables
 
 
@@ -373,11 +363,8 @@ def draw(study: Study) -> Path:
             log="xy" if score == "fid" else "x",
         )
 
-    rows = [
-        [panel(kind, embedding, *one) for one in PANELS]
-        for embedding in numbers["quality"]
-        for kind in kinds_in(numbers)
-    ]
+    sides = product(numbers["quality"], kinds_in(numbers))
+    rows = [[panel(kind, embedding, *one) for one in PANELS] for embedding, kind in sides]
     many = "s" * (seeds > 1)
     about = f"Ten clients of one digit each, equal local iterations, {seeds} seed{many}; against {HELD_OUT}"
     return draw_panels(rows, STYLES, study.figure, about, "communication interval", (3.3, 2.7))

@@ -16,28 +16,18 @@ from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
-from fedgen.experiments.engine.arm_panels import log_axis
-from fedgen.experiments.engine.paired_seeds import (
-    by_chance,
-    change_of,
-    compare_pairs,
-    difference,
-    mean_and_spread,
-    verdict,
-    verdict_on,
-)
+from fedgen.experiments.engine import paired_seeds
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Study, make_table, panels, rising
 from fedgen.experiments.engine.trainings import Arm, RecipeChoice, Training, component, of_strategy, train_arms
 from fedgen.federated.run_files import read_times
 from fedgen.io.files import in_bytes
+from fedgen.reports.figures.aggregate_panels import log_axis
 
 EVALUATION = "trainer.callbacks.init_args"
 FID = title_of("fid")
-Curve = Mapping[str, Any]
-"""of a run: at its evaluations, values of each column, and what had been spent by each name"""
-Curves = Mapping[str, Sequence[Curve]]
-"""arm -> one curve a seed"""
+Curve = Mapping[str, Any]  # of a run: at its evaluations, values of each column, and what had been spent by each name
+Curves = Mapping[str, Sequence[Curve]]  # arm -> one curve a seed
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,6 @@ class CurvesChoice(RecipeChoice):
     num_images: int = 1000
 
     def trained(self, study: Study, arms: list[Arm], curve_of: Callable[[Training], Curve]) -> dict[str, list[Curve]]:
-        """Train arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
         common: dict[str, Any] = {f"{EVALUATION}.num_images": self.num_images, f"{EVALUATION}.scores": ["fid"]}
         if self.quick:
             common[f"{EVALUATION}.embeddings"] = ["pixels"]
@@ -110,7 +99,7 @@ def at_the_end_of(curves: Curves, arm: str, other: str, column: str, cost: str) 
 
 
 def shown(values: Sequence[float]) -> str:
-    return mean_and_spread(values, 2)
+    return paired_seeds.mean_and_spread(values, 2)
 
 
 def spread_note(curves: Curves, more: str) -> str:
@@ -214,10 +203,10 @@ def clock_lines(curves: Curves) -> list[str]:
     time = f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,"
     then = f"when {FEDBUFF} is through, its FID-all is lower than {FEDAVG}'s of that moment"
     return [
-        verdict_on(time, [[1.0] * len(early), shares], "less"),
-        verdict_on(then, [early, fids[1]], "less"),
-        verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
-        verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
+        paired_seeds.verdict_on(time, [[1.0] * len(early), shares], "less"),
+        paired_seeds.verdict_on(then, [early, fids[1]], "less"),
+        paired_seeds.verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
+        paired_seeds.verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
     ]
 
 
@@ -295,9 +284,9 @@ def bytes_lines(curves: Curves) -> list[str]:
     for arm in COMPRESSORS:
         then, own = at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"), ends(curves[arm])
         text = f"{arm}: FID-all is lower than with whole updates of as many bytes"
-        lines.append(verdict_on(text, [then, own], "less"))
+        lines.append(paired_seeds.verdict_on(text, [then, own], "less"))
         text = f"{arm}: FID-all after as many rounds, less that of {WHOLE},"
-        lines.append(verdict_on(text, [ends(curves[WHOLE]), own]))
+        lines.append(paired_seeds.verdict_on(text, [ends(curves[WHOLE]), own]))
     return lines
 
 
@@ -394,22 +383,23 @@ def flow_choices(**options: Any) -> None:
 
 
 def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
-    """Return FID-all of each changed arm beside the recipe's, as `compare_pairs` gives it."""
     control = ends(curves[CONTROL])
-    return {arm: compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
+    return {arm: paired_seeds.compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
 
 
 def flow_lines(curves: Curves) -> list[str]:
     """Say of each change whether FID-all is the worse for it, as expected of all but a shorter interval."""
     lines = []
     for arm, row in changes_of(curves).items():
-        worse = verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more")
-        lines.append(difference(f"{arm}: FID-all, beside {CONTROL},", row) if arm == "interval 1" else worse)
-    return [*lines, by_chance(len(lines))]
+        if arm == "interval 1":
+            lines.append(paired_seeds.difference(f"{arm}: FID-all, beside {CONTROL},", row))
+        else:
+            lines.append(paired_seeds.verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more"))
+    return [*lines, paired_seeds.by_chance(len(lines))]
 
 
 def flow_table(curves: Curves) -> Table:
-    changes = {arm: change_of(row) for arm, row in changes_of(curves).items()}
+    changes = {arm: paired_seeds.change_of(row) for arm, row in changes_of(curves).items()}
     names = "fid_all", "fid_avg"
     rows = [(arm, *(shown(ends(own, one)) for one in names), changes.get(arm, "")) for arm, own in curves.items()]
     note = spread_note(curves, f"; difference: in {FID} all, paired, its 95 % interval")
@@ -419,7 +409,7 @@ def flow_table(curves: Curves) -> Table:
 
 def draw_changes(curves: Curves, path: Path) -> None:
     control, rows = ends(curves[CONTROL]), changes_of(curves)
-    with panels(path, (7, 0.6 + 0.4 * len(rows))) as (_, ((axes,),)):
+    with panels(path, (7, 0.6 + 0.4 * len(rows)), grid="x") as (_, ((axes,),)):
         for place, row in enumerate(rows.values()):
             axes.plot(row["interval"] if "interval" in row else [row["difference"]] * 2, [place, place], color="0.35")
             axes.plot(row["difference"], place, "|", color="0.1", markersize=12)
@@ -429,4 +419,3 @@ def draw_changes(curves: Curves, path: Path) -> None:
         axes.set_yticks(range(len(rows)), list(rows))
         axes.invert_yaxis()
         axes.set_xlabel(f"{FID} all, less that of {CONTROL}; a point a seed, 95 % interval")
-        axes.grid(axis="x", alpha=0.25)

@@ -25,9 +25,9 @@ from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, v
 from fedgen.experiments.engine.scored_checkpoints import client_images, generated_images
 from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table
 from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
-from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, compare, last_scores
+from fedgen.experiments.paired.fid_loss_gans import LOSSES, DigitsChoice, compare, last_scores
+from fedgen.experiments.theory.gaussian_fids import descend
 from fedgen.experiments.theory.gaussian_toy import draw_clients
-from fedgen.experiments.theory.minibatch_bias import descend
 from fedgen.images import save_png, tile
 from fedgen.losses import FastFIDLoss, MMD2Loss, QueueMoments
 from fedgen.seeds import generator
@@ -83,7 +83,6 @@ def kernel_objective(points: Sequence[Tensor], aggregate: str) -> Objective:
 
 
 def objectives(settings: ToySettings, seed: int) -> tuple[dict[str, Objective], int]:
-    """The four objectives over one draw of the clients, and the bytes of a client's message."""
     points = [part.double() for part in draw_clients(settings.points, seed).parts()]
     messages = sent(points)
     few = [part[: settings.kernel_points] for part in points]
@@ -142,14 +141,7 @@ def name_of(arm: str) -> str:
 
 
 def toy_table(toy: Numbers) -> Table:
-    headings = (
-        "objective",
-        "optimum of the variance along x",
-        "reached",
-        "variance along y (1)",
-        "mean x (0)",
-        "y (0)",
-    )
+    reached = "optimum of the variance along x", "reached", "variance along y (1)", "mean x (0)", "y (0)"
     rows = []
     for name in OBJECTIVES:
         mean_x, mean_y, along_x, along_y = map(mean_and_spread, zip(*(run["end"][name] for run in toy.values())))
@@ -157,7 +149,7 @@ def toy_table(toy: Numbers) -> Table:
     sent = next(iter(toy.values()))["bytes"]
     note = f"what a client sends for FID, once: {sent} bytes; for KID its points stand beside the generator"
     title = f"Gaussian toy, mean ± standard deviation of {len(toy)} seed(s)"
-    return make_table(title, headings, rows, note)
+    return make_table(title, ("objective", *reached), rows, note)
 
 
 def toy_outcomes(toy: Numbers) -> list[str]:
@@ -176,9 +168,8 @@ def toy_outcomes(toy: Numbers) -> list[str]:
 
 def draw_toy(toy: Numbers, path: Path) -> Path:
     steps = next(iter(toy.values()))["steps"]
-    arms = {
-        name_of(name): dict(zip(steps, zip(*(run["variance"][name] for run in toy.values())))) for name in OBJECTIVES
-    }
+    ways = {name: zip(*(run["variance"][name] for run in toy.values())) for name in OBJECTIVES}
+    arms = {name_of(name): dict(zip(steps, way)) for name, way in ways.items()}
     optima = {
         f"optimum of {', '.join(name_of(name) for name in OBJECTIVES if OPTIMA[name] == optimum)}": [optimum]
         for optimum in sorted(set(OPTIMA.values()))
@@ -351,7 +342,6 @@ def digits_table(digits: Numbers) -> Table:
 
 
 def difference_table(digits: Numbers) -> Table:
-    """Paired differences on held-out images in embeddings that losses were not trained on."""
     against = digits["against no loss"]
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
     shown = [name for name in columns if name in digits["scores"] and not digits["marks"][name]]
@@ -445,11 +435,8 @@ def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -
     }
     if len(scored[CONTROL]) > 1:
         found["against no loss"] = {arm: compare(scored[CONTROL], own) for arm, own in scored.items() if arm != CONTROL}
-    measured = {
-        arm: [traces(generated_images(run.folder, seed=choice.seed), choice.embeddings) for run in own]
-        for arm, own in runs.items()
-    }
-    found["traces"] = {
-        name: {arm: [run[name] for run in own] for arm, own in measured.items()} for name in choice.embeddings
-    }
+    found["traces"] = {name: {arm: [] for arm in runs} for name in choice.embeddings}
+    for arm, run in ((arm, run) for arm, own in runs.items() for run in own):
+        for name, value in traces(generated_images(run.folder, seed=choice.seed), choice.embeddings).items():
+            found["traces"][name][arm].append(value)
     return found

@@ -98,12 +98,6 @@ class TuningChoice(ScoredArmsChoice):
         steps = {arm: self.length(arm) for arm in ARMS}
         return {"unrelated": self.judge, "steps": steps, "recipes": trainings.fingerprints(self.files())}
 
-    @cached_property
-    def plan(self) -> trainings.Plan:
-        kept = TrainedChoice.QUICK["checkpoints"] if self.quick else trainings.protocol_of(self.data).checkpoints
-        own = self.seed, self.folder, self.recipes, self.parallel, self.quick
-        return trainings.Plan(tuple(self.seeds_of), kept, *own)
-
     @property
     def checkpoints(self) -> int:
         return QUICK_CHECKPOINTS if self.quick else CHECKPOINTS
@@ -120,7 +114,8 @@ class TuningChoice(ScoredArmsChoice):
         """The GANs whose generators are fine-tuned, which other experiments share; one a seed."""
         protocol = trainings.protocol_of(self.data)
         series = replace(protocol.series[0], intervals=protocol.series[0].intervals[:1])
-        return trainings.runs_of(series, protocol.held_out, self.plan)
+        kept = TrainedChoice.QUICK["checkpoints"] if self.quick else protocol.checkpoints
+        return trainings.runs_of(series, protocol.held_out, self, kept, self.quick)
 
     def training(self, arm: str, base: trainings.TrainedRun) -> trainings.Training:
         own, held_out = self.tuning, trainings.protocol_of(self.data).held_out
@@ -136,7 +131,7 @@ class TuningChoice(ScoredArmsChoice):
         if self.quick:
             sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
             given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
-        settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
+        settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, given, held_out)
         # the base by its place and by what its recipe says: one trained anew by another recipe is another start
         name = [own.recipe.removesuffix(".yaml"), arm.replace(" ", "-"), f"steps{self.length(arm)}"]
         name += [*([self.precision] if self.precision else []), base.folder.name, trainings.start_of(self.files()[0])]
@@ -210,7 +205,7 @@ def fid_finetune(**options: Any) -> None:
 def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> None:
     judge = load_embedding(choice.judge, weights=choice.weights)
     embeddings = [load_embedding(PIXELS), load_embedding(NETWORK), judge]
-    trainings.train_runs(choice.bases, choice.plan)
+    trainings.train_runs(choice.bases, choice)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
     trainings.train_all(tunings, choice.parallel)
     folders = [base.folder for base in choice.bases] + [one.folder for one in tunings]

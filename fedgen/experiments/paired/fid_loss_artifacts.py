@@ -24,19 +24,15 @@ from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.engine.scored_checkpoints import kept_checkpoints
 from fedgen.experiments.engine.study import Numbers, ScoredArmsChoice, Study, make_table
-from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, start_of, train_all
+from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, slug, start_of, train_all
 from fedgen.images import from_uint8, save_png, tile
 from fedgen.models.glow import require_normflows
 from fedgen.seeds import isolated
 
 GAN, REMOVED, FLOW, FLOW_FID = "critic stays", "critic removed", "likelihood", "likelihood + FID"
 FAMILIES = {"WGAN-GP + FID": (GAN, REMOVED), "Glow": (FLOW, FLOW_FID)}  # control and treated
-RECIPES = {
-    GAN: "wgan_gp_digits_fid.yaml",
-    REMOVED: "fid_alone_digits.yaml",
-    FLOW: "glow_digits_fid.yaml",
-    FLOW_FID: "glow_digits_fid.yaml",
-}
+GLOW = "glow_digits_fid.yaml"
+RECIPES = {GAN: "wgan_gp_digits_fid.yaml", REMOVED: "fid_alone_digits.yaml", FLOW: GLOW, FLOW_FID: GLOW}
 OPTIMISED = "pixels"
 
 
@@ -102,7 +98,7 @@ class ArtifactChoice(ScoredArmsChoice):
 
     def run_folder(self, arm: str, seed: int) -> Path:
         """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0"; the one without the critic names its start."""
-        name = f"{RECIPES[arm].removesuffix('.yaml')}-{slug_of(arm)}-split{self.seed}-rounds{self.rounds(arm)}"
+        name = f"{RECIPES[arm].removesuffix('.yaml')}-{slug(arm).lower()}-split{self.seed}-rounds{self.rounds(arm)}"
         if arm == REMOVED:  # a GAN trained anew by another recipe is another start
             name += f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
         return self.folder / f"{name}-seed{seed}"
@@ -141,15 +137,12 @@ def fid_loss_artifacts(**options: Any) -> None:
         for name in FAMILIES:
             _measure(study, choice, name)
     found = {name: scored(study.numbers, name, choice) for name in FAMILIES}
-    study.step(
-        "compared", lambda: {name: {arm: own.rows(arm) for arm in FAMILIES[name]} for name, own in found.items()}
-    )
-    bits = bits_of(study.numbers[BITS])
-    tables: list[Table | str] = [
-        _table(name, own, study.numbers[f"floor of {name}"], embedding)
-        for name, own in found.items()
-        for embedding in own.floor[0]
-    ]
+    rows = {name: {arm: own.rows(arm) for arm in FAMILIES[name]} for name, own in found.items()}
+    study.step("compared", lambda: rows)
+    bits, tables = bits_of(study.numbers[BITS]), list[Table | str]()
+    for name, own in found.items():
+        floor = study.numbers[f"floor of {name}"]
+        tables += [_table(name, own, floor, embedding) for embedding in own.floor[0]]
     row = (*map(mean_shown, bits.values()), change_of(bits[FLOW_FID]))
     tables.append(make_table(f"{BITS}, held-out images", [*bits, "difference (95 %)"], [row], left=0))
     lines = outcomes(found, bits, choice.embedding) if choice.seeds > 1 else []
@@ -234,12 +227,8 @@ def outcomes(found: Mapping[str, scored_arms.ScoredArms], bits: Mapping[str, Row
     return [*lines, by_chance(len(lines))]
 
 
-def slug_of(arm: str) -> str:
-    return arm.replace(" + ", "-").replace(" ", "-").lower()
-
-
 def grid_of(arm: str) -> str:
-    return f"{slug_of(arm)}.png"
+    return f"{slug(arm).lower()}.png"
 
 
 def draw(study: Study, found: Mapping[str, scored_arms.ScoredArms], choice: ArtifactChoice) -> Path:

@@ -27,20 +27,12 @@ from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_images, draw_panels
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance
 from fedgen.experiments.engine.scored_arms import REAL_IMAGES, ScoredArms, require_unrelated, states_in
-from fedgen.experiments.engine.study import FOLDER, ArmsChoice, Numbers, Study, expectation, folder_name, make_table
-from fedgen.experiments.engine.trainings import (
-    Training,
-    component,
-    embedded_loss,
-    fingerprints,
-    kept_rounds,
-    start_of,
-    train_all,
-)
+from fedgen.experiments.engine.study import ArmsChoice, Numbers, Study, expectation, make_table
 from fedgen.experiments.ranking.truncation import BATCH, NETWORK, TruncatedStyles, read_styles
 from fedgen.images import save_png
 from fedgen.io.files import in_bytes, read_json
@@ -139,10 +131,10 @@ class Mmd2Choice(ArmsChoice):
 
     def server(self, shape: tuple[int, ...]) -> dict[str, Any]:
         if self.server_data == "fashion-mnist":
-            return component("fedgen.data.FashionMNIST", pad_to=shape[1])
+            return trainings.component("fedgen.data.FashionMNIST", pad_to=shape[1])
         if not Path(self.server_data).is_dir():
             raise ValueError(f"server_data={self.server_data!r}: give fashion-mnist, or a folder of images")
-        return component("fedgen.data.ImageFolder", root=self.server_data, size=shape[1], channels=shape[0])
+        return trainings.component("fedgen.data.ImageFolder", root=self.server_data, size=shape[1], channels=shape[0])
 
     def resolved(self) -> dict[str, Any]:
         return {"data": self.network.stem}
@@ -155,21 +147,17 @@ class Mmd2Runs:
     root: Path  # folder of the clients' folders and of the runs
     fingerprint: str  # of the network, for the runs' names
 
-    @property
-    def recipe(self) -> Path:
-        return self.choice.recipes / RECIPE
-
     def data(self, seed: int) -> FederatedDataModule:
         return rebuild(self.training(CONTROL, seed).place)[1]
 
     def clients(self, seed: int) -> Path:
         return self.root / f"clients-seed{seed}"
 
-    def training(self, arm: str, seed: int) -> Training:
-        choice, local = self.choice, arm == LOCAL
+    def training(self, arm: str, seed: int) -> trainings.Training:
+        choice, recipe = self.choice, self.choice.recipes / RECIPE
         # without weight the score is of no matter, and its images are those of the game: the cheapest will do
         embedding, weight = (["pixels"], 0.0) if arm == CONTROL else ([choice.embedding], choice.weight)
-        (objective,) = embedded_loss(component("fedgen.losses.MMD2Loss"), embedding, weight=weight)
+        (objective,) = trainings.embedded_loss(trainings.component("fedgen.losses.MMD2Loss"), embedding, weight=weight)
         given: dict[str, Any] = {
             "model.init_args.model.init_args.weights": choice.network,
             "model.init_args.objective": objective,
@@ -180,15 +168,15 @@ class Mmd2Runs:
             "data.init_args.data.init_args.channels": self.shape[0],
             "data.init_args.iterations": choice.iterations,
         }
-        if local:
-            steps = component("fedgen.federated.FedAvgStrategy", communication_interval=choice.local_steps)
+        if arm == LOCAL:
+            steps = trainings.component("fedgen.federated.FedAvgStrategy", communication_interval=choice.local_steps)
             lr = {"server_iterations": choice.iterations, "images": choice.batch, "lr": choice.local_lr}
             given |= {"trainer.strategy": steps, "model.init_args.local": lr}
-        settings = kept_rounds(choice.rounds, choice.rounds // CHECKPOINTS, 0, more=given)
+        settings = trainings.kept_rounds(choice.rounds, choice.rounds // CHECKPOINTS, 0, more=given)
         # runs of another network or recipe are others; of another choice, the study refuses the folder
-        own = [arm.replace(" ", "-").strip("()").replace(")", ""), f"seed{seed}", self.fingerprint[:8]]
-        own += [start_of(self.recipe), *(["quick"] if choice.quick else [])]
-        return Training(self.recipe, self.root / "runs" / "-".join(own), seed, settings)
+        own = [trainings.slug(arm), f"seed{seed}", self.fingerprint[:8]]
+        own += [trainings.start_of(recipe), *(["quick"] if choice.quick else [])]
+        return trainings.Training(recipe, self.root / "runs" / "-".join(own), seed, settings)
 
     def states(self, arm: str, seed: int) -> dict[int, Path]:
         """An arm's checkpoints by images shown; 0 is the network itself."""
@@ -209,13 +197,8 @@ def images_of(path: Path, count: int, seed: int, device: str) -> Tensor:
 
 
 KID_AVG, KID_ALL, FID_SERVER, RECALL, COVERAGE = "kid avg", "kid all", "fid server", "recall", "coverage"
-TITLES = {
-    KID_AVG: "KID-avg",
-    KID_ALL: "KID-all",
-    RECALL: "recall",
-    COVERAGE: "coverage",
-    FID_SERVER: "FID-all to the server's images",
-}
+TITLES = {KID_AVG: "KID-avg", KID_ALL: "KID-all", RECALL: RECALL, COVERAGE: COVERAGE}
+TITLES[FID_SERVER] = "FID-all to the server's images"
 SIZES = (Sketches(250), Sketches(1000), Sketches(4000), Nystrom(128), Nystrom(512), Nystrom(2048))
 MOVES = (1e-7, 1e-6, 1e-5)  # how far a first step of SGD goes, as a share of the norm of the weights, in the drift
 STEPS = 8  # of SGD
@@ -305,11 +288,9 @@ def mmd2_finetune(**options: Any) -> None:
     """
     choice = Mmd2Choice(**options)
     styles = read_styles(choice.network, choice.device)
-    settings = choice.settings()
-    root = choice.output or FOLDER / folder_name("mmd2-finetune", settings)
-    runs = Mmd2Runs(choice, styles.network.image_shape, root, styles.fingerprint())
-    settings |= {"network": styles.fingerprint(), "recipe": fingerprints([runs.recipe])}
-    study = Study("mmd2-finetune", root, settings)
+    network, recipe = styles.fingerprint(), trainings.fingerprints([choice.recipes / RECIPE])
+    study = choice.study("mmd2-finetune", network=network, recipe=recipe)
+    runs = Mmd2Runs(choice, styles.network.image_shape, study.folder, network)
     measure(study, runs, styles)
     places = {arm: runs.states(arm, choice.seed) for arm in ARMS}
     found = scored(study.numbers["scores"], places, choice)
@@ -334,7 +315,7 @@ def measure(study: Study, runs: Mmd2Runs, styles: TruncatedStyles) -> None:
     centres = study.each("centres", seeds, lambda seed: find_centres(choice, styles, public, seed), "seeds")
     for name, seed in seeds.items():
         write_clients(choice, styles, centres[name], seed, runs.clients(seed))
-    train_all([runs.training(arm, seed) for seed in seeds.values() for arm in ARMS], choice.parallel)
+    trainings.train_all([runs.training(arm, seed) for seed in seeds.values() for arm in ARMS], choice.parallel)
 
     def scored(seed: int) -> dict[str, Any]:
         scores = HeldOutScores(runs.data(seed), public, [judge, embedding])
@@ -498,13 +479,8 @@ def latent(styles: TruncatedStyles, seed: int, number: int) -> Tensor:
 
 def write_clients(choice: Mmd2Choice, styles: TruncatedStyles, centres: list[int], seed: int, root: Path) -> Path:
     """A folder of PNGs for every client below a root, unless it is there; made anew if it is of something else."""
-    made_of = {
-        "network": styles.fingerprint(),
-        "centres": centres,
-        "images": choice.client_images,
-        "truncation": choice.client_truncation,
-        "seed": seed,
-    }
+    made_of: dict[str, Any] = {"network": styles.fingerprint(), "centres": centres, "seed": seed}
+    made_of |= {"images": choice.client_images, "truncation": choice.client_truncation}
     stamp = root / STAMP
     if stamp.is_file() and read_json(stamp) == made_of:
         return root

@@ -96,10 +96,9 @@ def client_diversity(
     found = gaps.run_arms(study, choice, arms)
     first, common = arms[0].name, common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
-    for arm in arms[1:]:
-        for column in gaps.AVERAGES:
-            text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
-            lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
+    for arm, column in product(arms[1:], gaps.AVERAGES):
+        text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
+        lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
     gaps.report_arms(study, found, "as many images of more clients", lines, columns=gaps.AVERAGES)
 
 
@@ -115,10 +114,9 @@ def number_of_clients(participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), *
     found = gaps.run_arms(study, choice, arms)
     names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
-    for column in gaps.AVERAGES:
-        for one, more in pairwise(names):
-            text = f"{column} on the same unseen clients falls from {one} to {more}"
-            lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
+    for column, (one, more) in product(gaps.AVERAGES, pairwise(names)):
+        text = f"{column} on the same unseen clients falls from {one} to {more}"
+        lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
     few_and_all = found.values(gaps.MAIN, gaps.PARTICIPATION, names[0], names[-1])
     text = f"the participation gap in {gaps.MAIN} shrinks from {names[0]} to {names[-1]}"
     lines.append(verdict_on(text, few_and_all, "less"))
@@ -139,13 +137,10 @@ def learning_rates(
     """
     choice = gaps.GapChoice(**options)
     study = choice.study("learning-rates", client=list(client), server=list(server))
-    arms = [
-        Arm(
-            f"client {rate:g}, server {step:g}",
-            {"model.init_args.lr": rate, SERVER: component("fedgen.federated.FedAvgM", lr=step)},
-        )
-        for rate, step in product(client, server)
-    ]
+    arms = []
+    for rate, step in product(client, server):
+        own = {"model.init_args.lr": rate, SERVER: component("fedgen.federated.FedAvgM", lr=step)}
+        arms.append(Arm(f"client {rate:g}, server {step:g}", own))
     found = gaps.run_arms(study, choice, arms)
     ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
     best = gaps.GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)
@@ -238,10 +233,8 @@ def reached(
 
 
 def reached_after(curve: gaps.Curve, target: float) -> int | None:
-    for round, value in zip(curve["rounds"], curve["values"][SPLITS[2]]):
-        if value <= target:
-            return int(round) + 1
-    return None
+    rounds = zip(curve["rounds"], curve["values"][SPLITS[2]])
+    return next((int(round) + 1 for round, value in rounds if value <= target), None)
 
 
 def reach_table(

@@ -23,18 +23,7 @@ from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS
 from fedgen.evaluation.tables.table import SPLITS
-from fedgen.experiments.engine.gaps import (
-    AVERAGES,
-    MAIN,
-    OUT_OF_SAMPLE,
-    PARTICIPATION,
-    GapChoice,
-    GapScores,
-    controls_of,
-    report_arms,
-    run_arms,
-    smallest_gap,
-)
+from fedgen.experiments.engine import gaps
 from fedgen.experiments.engine.paired_seeds import Claim, by_chance, verdict_on
 from fedgen.experiments.engine.study import Numbers, make_table, panels
 from fedgen.experiments.engine.trainings import Arm, Control, component, read_recipe
@@ -48,7 +37,7 @@ SHOWN = (FLOOR, MEMORISER, PARTICIPANTS)  # controls whose gaps are found before
 
 
 @dataclass(frozen=True)
-class PartitionChoice(GapChoice):
+class PartitionChoice(gaps.GapChoice):
     """The same images split in several ways; the other fields are those of `GapChoice`.
 
     Args:
@@ -101,38 +90,37 @@ def participation_gap(**options: Any) -> None:
     arms = choice.arms + [Arm(f"{arm.name}, {CONTROL}", arm.settings, CONTROL) for arm in choice.arms]
     first = study.step("detectable", lambda: detectable(choice, arms))
     study.console.print(detectable_table(first))
-    found = run_arms(study, choice, arms)
-    report_arms(study, found, "clients that never train", outcomes(found))
+    found = gaps.run_arms(study, choice, arms)
+    gaps.report_arms(study, found, "clients that never train", outcomes(found))
 
 
-def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
+def detectable(choice: gaps.GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
     """By partition and repetition: the gaps of real images in a generator's place; of all scores that need no model."""
     embedding = load_embedding(choice.embedding, weights=choice.weights)
 
     def controls(arm: Arm, seed: int) -> Any:
         data, scores = choice.federation(arm, seed), ("kid", "fid")
         judge = Evaluator(data, [embedding], choice.num_images, scores, seed=seed, controls=True)
-        return controls_of(judge.floor())
+        return gaps.controls_of(judge.floor())
 
     return {arm.name: [controls(arm, seed) for seed in choice.seeds_of] for arm in arms if arm.control is None}
 
 
 def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
-    """The smallest participation gap that the set-up finds, and those of real images in a generator's place."""
     rows = []
     for partition, seeds in found.items():
         for column in seeds[0][FLOOR]:
             own = {name: [one[name][column] for one in seeds if name in one] for name in SHOWN}
-            gaps = {name: [one[PARTICIPATION] for one in controls] for name, controls in own.items()}
-            means = [f"{statistics.mean(each):+.3g}" if len(each) == len(seeds) else "" for each in gaps.values()]
+            values = {name: [one[gaps.PARTICIPATION] for one in controls] for name, controls in own.items()}
+            means = [f"{statistics.mean(each):+.3g}" if len(each) == len(seeds) else "" for each in values.values()]
             pairs, smallest, beyond = own[FLOOR][0]["clients"], [], ""
             for name in (FLOOR, MEMORISER):
-                errors = [one[f"{PARTICIPATION} error"] for one in own[name]]
+                errors = [one[f"{gaps.PARTICIPATION} error"] for one in own[name]]
                 if None not in errors:
-                    smallest.append(smallest_gap(gaps[name], errors, own[name][0]["clients"]))
+                    smallest.append(gaps.smallest_gap(values[name], errors, own[name][0]["clients"]))
             if len(seeds) > 2:  # by what repetitions differ by
-                less = [memory - floor for memory, floor in zip(gaps[MEMORISER], gaps[FLOOR])]
-                beyond = f"{smallest_gap(less, (), pairs):.3g}"
+                less = [memory - floor for memory, floor in zip(values[MEMORISER], values[FLOOR])]
+                beyond = f"{gaps.smallest_gap(less, (), pairs):.3g}"
             rows.append((partition, column, f"{max(smallest):.3g}" if smallest else "", beyond, *means))
     note = (
         "smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
@@ -145,24 +133,24 @@ def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
     return make_table(title, headings, rows, note, left=2)
 
 
-def outcomes(found: GapScores) -> list[str]:
+def outcomes(found: gaps.GapScores) -> list[str]:
     """Say what the paper says of classifiers, and whether it is so here; of KID by gaps beyond the floor's."""
     lines = []
-    for column in AVERAGES:
-        gaps: dict[str, list[float]] = {}
+    for column in gaps.AVERAGES:
+        own: dict[str, list[float]] = {}
         for arm in found.curves:
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
-            lines.append(found.outcome(arm, PARTICIPATION, column, hidden))
-            (gaps[arm],) = found.values(column, PARTICIPATION, arm)
-            if column != MAIN:
+            lines.append(found.outcome(arm, gaps.PARTICIPATION, column, hidden))
+            (own[arm],) = found.values(column, gaps.PARTICIPATION, arm)
+            if column != gaps.MAIN:
                 lines.append(found.beyond_outcome(arm, column, hidden))
-                gaps[arm] = found.beyond(arm, column)
-        what = f"the participation gap in {column}{'' if column == MAIN else ' beyond the floor'}"
+                own[arm] = found.beyond(arm, column)
+        what = f"the participation gap in {column}{'' if column == gaps.MAIN else ' beyond the floor'}"
         for shows, hides in product((NATURAL, SEMANTIC), (LABELS, RANDOM)):
-            if gaps.get(shows) and gaps.get(hides):
+            if own.get(shows) and own.get(hides):
                 text = f"{shows}: {what} is above that of {hides}"
-                lines.append(verdict_on(text, (gaps[hides], gaps[shows]), "more"))
-    for arm, place, column in product(found.curves, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
+                lines.append(verdict_on(text, (own[hides], own[shows]), "more"))
+    for arm, place, column in product(found.curves, (SPLITS[2], gaps.OUT_OF_SAMPLE, gaps.PARTICIPATION), gaps.AVERAGES):
         if (central := f"{arm}, {CONTROL}") in found.curves:
             title = gap_title(place) if place in GAPS else f"score on {place}"
             text = f"{central}: {title} in {column} beside {arm}"
@@ -172,15 +160,14 @@ def outcomes(found: GapScores) -> list[str]:
 
 SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are
-Spread = Mapping[str, Mapping[str, Any]]
-"""arm -> seed -> score -> split -> percentile -> value by evaluation"""
+Spread = Mapping[str, Mapping[str, Any]]  # arm -> seed -> score -> split -> percentile -> value by evaluation
 
 
 def client_percentiles(**options: Any) -> None:
     """Percentiles over clients of scores on seen and unseen clients, by partition."""
     choice = PartitionChoice(**options)
     study, arms = choice.study("client-percentiles"), choice.arms
-    run_arms(study, choice, arms)
+    gaps.run_arms(study, choice, arms)
     spread = study.step("spread", lambda: spreads_of(choice, arms, SCORES))
     floors = study.step("floors", lambda: spreads_of(choice, arms, SCORES[1:], FLOOR))
     tables: list[Table | str] = [percentile_table(spread, score) for score in SCORES]
@@ -200,8 +187,9 @@ def tails(spread: Spread, floors: Spread) -> list[str]:
     return [*lines, by_chance(len(lines))]
 
 
-def spreads_of(choice: GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
-    """Percentiles over single clients, by arm and seed, of finished runs' models or of a control."""
+def spreads_of(
+    choice: gaps.GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL
+) -> dict[str, Any]:
     return {
         arm.name: {str(seed): spread_of(choice.records(arm, seed), scores, generator) for seed in choice.seeds_of}
         for arm in arms
@@ -214,7 +202,6 @@ def tails_of(by_seed: Numbers, score: str, percentile: str = TAIL) -> list[list[
 
 
 def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
-    """A run's percentiles over rounds, by score and split."""
     found: dict[str, Any] = {score: {} for score in scores}
     for score, split in product(scores, SPLITS):
         own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]
@@ -248,7 +235,6 @@ def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
             axes.set_title(partition, fontsize=10)
             axes.set_xlabel("evaluation")
             axes.set_xticks(checks)
-            axes.grid(alpha=0.25)
         row[0].set_ylabel(f"{score} of single clients")
         row[0].legend(fontsize=8)
     return path
@@ -271,27 +257,27 @@ class NaturalChoice(PartitionChoice):
 
 
 def report_gaps(
-    name: str, choice: NaturalChoice, title: str, plural: str, outcomes: Callable[[GapScores], list[str]]
+    name: str, choice: NaturalChoice, title: str, plural: str, outcomes: Callable[[gaps.GapScores], list[str]]
 ) -> None:
     study, arms = choice.study(name), choice.arms
-    found = run_arms(study, choice, arms)
+    found = gaps.run_arms(study, choice, arms)
     spread = study.step("spread", lambda: spreads_of(choice, arms, (SCORE,)))
     figure = draw_percentiles(spread, SCORE, study.path("percentiles.png"))
     tables: list[Table | str] = [percentile_table(spread, SCORE), f"percentiles: {figure}"]
-    report_arms(study, found, title, [*tables, *verdicts(found, outcomes), *natural_tails(spread, plural)])
+    gaps.report_arms(study, found, title, [*tables, *verdicts(found, outcomes), *natural_tails(spread, plural)])
 
 
-def verdicts(found: GapScores, outcomes: Callable[[GapScores], list[str]]) -> list[str]:
+def verdicts(found: gaps.GapScores, outcomes: Callable[[gaps.GapScores], list[str]]) -> list[str]:
     lines = []
     for arm in found.curves:
-        lines.append(found.outcome(arm, OUT_OF_SAMPLE, MAIN, hidden=False))
-        lines.append(found.outcome(arm, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
+        lines.append(found.outcome(arm, gaps.OUT_OF_SAMPLE, gaps.MAIN, hidden=False))
+        lines.append(found.outcome(arm, gaps.PARTICIPATION, gaps.MAIN, hidden=arm in (LABELS, RANDOM)))
     lines += outcomes(found)
     return [*lines, by_chance(len(lines))]
 
 
-def said(found: GapScores, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
-    return verdict_on(text, found.values(MAIN, place, control, treated), claim)
+def said(found: gaps.GapScores, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
+    return verdict_on(text, found.values(gaps.MAIN, place, control, treated), claim)
 
 
 def natural_tails(spread: Spread, plural: str) -> list[str]:
@@ -335,15 +321,15 @@ def classifier_control(**options: Any) -> None:
     report_gaps("classifier-control", choice, "error rate of a classifier", "errors", classifier_outcomes)
 
 
-def classifier_outcomes(found: GapScores) -> list[str]:
+def classifier_outcomes(found: gaps.GapScores) -> list[str]:
     lines = []
     for split in SPLITS[1:]:
         lines.append(said(found, f"centralised, fewer errors on {split}", NATURAL, CENTRAL, split, "less"))
         lines.append(said(found, f"FedAvgM, fewer errors than FedAvg on {split}", PLAIN, NATURAL, split, "less"))
     for arm, real in product((LABELS, RANDOM), (NATURAL, SEMANTIC)):
         text = f"a larger participation gap of {real} clients than of {arm} ones"
-        lines.append(said(found, text, arm, real, PARTICIPATION, "more"))
-    return [*lines, said(found, "FedAvgM: the participation gap beside FedAvg", PLAIN, NATURAL, PARTICIPATION)]
+        lines.append(said(found, text, arm, real, gaps.PARTICIPATION, "more"))
+    return [*lines, said(found, "FedAvgM: the participation gap beside FedAvg", PLAIN, NATURAL, gaps.PARTICIPATION)]
 
 
 @dataclass(frozen=True)
@@ -369,11 +355,11 @@ def text_gap(**options: Any) -> None:
     report_gaps("text-gap", TextChoice(**options), "loss of a character model", "losses", text_outcomes)
 
 
-def text_outcomes(found: GapScores) -> list[str]:
+def text_outcomes(found: gaps.GapScores) -> list[str]:
     lines = []
     for arm in (arm for arm in (LABELS, RANDOM) if arm in found.curves):
         text = f"a larger participation gap of {NATURAL} clients than of {arm} ones"
-        lines.append(said(found, text, arm, NATURAL, PARTICIPATION, "more"))
+        lines.append(said(found, text, arm, NATURAL, gaps.PARTICIPATION, "more"))
     for split in SPLITS[1:]:
         lines.append(said(found, f"{CONTROL}, a smaller loss on {split}", NATURAL, CENTRAL, split, "less"))
     return lines

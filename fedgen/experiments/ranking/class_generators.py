@@ -16,22 +16,10 @@ from torch import Tensor
 
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.features import (
-    CORRECTED,
-    PCA,
-    FeatureFederation,
-    ImageChoice,
-    Source,
-    chosen,
-    component_reference,
-    component_scores,
-    open_data,
-    pick_classes,
-    rows_of,
-)
+from fedgen.experiments.engine import features
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, FLAT, RankingStudy, ScoredRows, best_of, gap_of
 from fedgen.experiments.engine.scored_checkpoints import title_of
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, quickly
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.models import EmpiricalGenerator
 from fedgen.models.empirical import nearest
@@ -83,7 +71,7 @@ QUICK_GENERATORS = 24
 
 
 @dataclass(frozen=True)
-class ClassChoice(ImageChoice):
+class ClassChoice(features.ImageChoice):
     """Options common to experiments on class generators; its fields are options of their commands.
 
     Args:
@@ -121,11 +109,12 @@ class ClassFederation:
         other = choice.generators not in (None, choice.data)
         self.makers = self.clients
         if other:
-            self.makers = Source(open_data(str(choice.generators), choice.root), "train", self.clients.embedding)
+            data = features.open_data(str(choice.generators), choice.root)
+            self.makers = features.Source(data, "train", self.clients.embedding)
         self._nearness = None if choice.neighbours == choice.embedding else load_embedding(choice.neighbours)
         known = with_images(self.clients.examples)
         half = known if other else known[: (len(known) + 1) // 2]
-        self.classes = pick_classes(choice.resolved()["classes"], known, half)
+        self.classes = features.pick_classes(choice.resolved()["classes"], known, half)
         if len(self.classes) < 2:
             raise ValueError(f"classes={list(self.classes)}: avg and all of one client are the same; give at least 2")
         left = [name for name in with_images(self.makers.examples) if other or name not in self.classes]
@@ -133,12 +122,12 @@ class ClassFederation:
             raise ValueError(f"{self.makers.examples.name}: the clients hold every class; leave some to generators")
         self.public, self._kept = self.clients, None  # and which images of the train split are clients' and generators'
         if "test" in self.clients.data.splits:
-            self.public = Source(self.clients.data, "test", self.clients.embedding)
+            self.public = features.Source(self.clients.data, "test", self.clients.embedding)
         else:  # a fifth of each class at random
             self._kept = torch.ones(len(self.clients.examples), dtype=torch.bool)
             for name in known:
                 own = self.clients.positions(name)
-                self._kept[chosen(own, len(own) // PUBLIC, choice.seed, "public", name)] = False
+                self._kept[features.chosen(own, len(own) // PUBLIC, choice.seed, "public", name)] = False
         self._positions = tuple(self._of_client(name, len(self.classes)) for name in self.classes)
         self.num_images = self._number(left)
         if other:
@@ -154,8 +143,8 @@ class ClassFederation:
         self.recipes = {name: recipes[name] for name in names}
 
     @cached_property
-    def federation(self) -> FeatureFederation:
-        return FeatureFederation(self.clients.features, self._positions, self.classes)
+    def federation(self) -> features.FeatureFederation:
+        return features.FeatureFederation(self.clients.features, self._positions, self.classes)
 
     @cached_property
     def projection(self) -> Projection:
@@ -182,11 +171,7 @@ class ClassFederation:
         """Features [num_images, D] of real images of the clients' classes, held out, with the clients' shares."""
         return self.public.features[self._floor]
 
-    def about(self, names: Sequence[str]) -> dict[str, Any]:
-        return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
-
     def describe(self, number: int | None = None) -> str:
-        """A line on clients and generators, of which `number` are used, for a title."""
         counts = sorted({len(part) for part in self._positions})
         sizes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
         whose = ", ".join(self.classes) if len(self.classes) <= 10 else f"{len(self.classes)} classes"
@@ -215,7 +200,7 @@ class ClassFederation:
                 "would hold what generators draw; give other --generators"
             )
 
-    def _of(self, source: Source, name: str) -> Tensor:
+    def _of(self, source: features.Source, name: str) -> Tensor:
         """Positions of a class's images that are not public."""
         found = source.positions(name)
         return found if self._kept is None or source is not self.clients else found[self._kept[found]]
@@ -237,7 +222,7 @@ class ClassFederation:
                 "2 at least"
             )
         count = min(count, QUICK_CLIENT) if self.choice.quick else count
-        return chosen(own, count, self.choice.seed, "client", name)
+        return features.chosen(own, count, self.choice.seed, "client", name)
 
     def _number(self, makers: Sequence[str]) -> int:
         """Images that each generator draws: as asked, or as many as the smallest class and the floor allow."""
@@ -262,7 +247,7 @@ class ClassFederation:
         labels = self.makers.examples.labels[self._stock]
         for name in classes:
             own = (labels == list(self.makers.examples.classes).index(name)).nonzero().flatten()
-            anchors = chosen(own, min(len(own), ANCHORS), self.choice.seed, "anchor", name).tolist()
+            anchors = features.chosen(own, min(len(own), ANCHORS), self.choice.seed, "anchor", name).tolist()
             for anchor, number in product(anchors, counts):
                 found[f"{number:,} nearest to {name} {anchor}"] = Recipe("neighbourhood", {}, anchor, number)
         return found
@@ -272,12 +257,8 @@ class ClassFederation:
         counts = torch.tensor([len(part) for part in self._positions], dtype=torch.float64)
         ends = (counts.cumsum(0) / counts.sum() * self.num_images).round().long()
         numbers = ends.diff(prepend=ends.new_zeros(1)).tolist()
-        return torch.cat(
-            [
-                chosen(self._public_of(name), number, self.choice.seed, "floor", name)
-                for name, number in zip(self.classes, numbers)
-            ]
-        )
+        own = {name: (self._public_of(name), number) for name, number in zip(self.classes, numbers)}
+        return torch.cat([features.chosen(*one, self.choice.seed, "floor", name) for name, one in own.items()])
 
     @cached_property
     def _near(self) -> Tensor:
@@ -295,21 +276,20 @@ def measure_all(
     choice: ClassChoice,
     titles: Mapping[str, str],
     first: str,
-    make: Callable[[ClassFederation, dict[str, FeatureFederation]], Any],
+    make: Callable[[ClassFederation, dict[str, features.FeatureFederation]], Any],
     controls: int,
     count: int | None = None,
 ) -> RankingStudy:
-    """Steps "generators", `first` and "scores" of a measure: its `once()`, and its scores of generated features.
-
-    Where all numbers are known no data is read.
-    """
+    """Steps "generators", `first` and "scores" of a measure; where all numbers are known no data is read."""
     about: dict[str, Any] | None = study.numbers.get("generators")
     if about is None or len(study.numbers.get("scores", {})) < 1 + len(about["kinds"]):  # and real images
         places = ClassFederation(choice)
         names = spread_out(list(places.recipes), count or len(places.recipes))
         if len(names) < 2:
             raise ValueError(f"{places.describe()}: a ranking needs two generators")
-        about = study.step("generators", lambda: places.about(names))
+        kinds = {name: places.recipes[name].kind for name in names}
+        own: dict[str, Any] = {"heading": places.describe(len(names)), "kinds": kinds}
+        about = study.step("generators", lambda: own)
         measure = make(places, places.federation.with_iid(choice.seed, controls))
         study.step(first, measure.once)
 
@@ -322,10 +302,9 @@ def measure_all(
     return RankingStudy(rows, titles, about["heading"], scores[REAL][CLIENTS], kinds)
 
 
-SCORES = ("fid", PCA, CORRECTED, "kid")
+SCORES = ("fid", features.PCA, features.CORRECTED, "kid")
 
 
-@quickly(controls=1)
 def class_generators(controls: int = 3, **options: Any) -> None:
     """Scores the generators by FID, FID on few components and KID, avg and all; prints and draws how they are ranked.
 
@@ -336,6 +315,7 @@ def class_generators(controls: int = 3, **options: Any) -> None:
         controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
+    controls = choice.smaller(controls, 1)
     at_least(1, controls=controls, components=choice.components)
     study = choice.study("class-generators", controls=controls)
     titles = {score: title_of(score, choice.components) for score in SCORES}
@@ -354,13 +334,11 @@ def class_generators(controls: int = 3, **options: Any) -> None:
 
 
 class ClassMeasure:
-    """Every score of a generator, over the clients and over IID splits of their images."""
-
-    def __init__(self, places: ClassFederation, sides: Mapping[str, FeatureFederation]) -> None:
+    def __init__(self, places: ClassFederation, sides: Mapping[str, features.FeatureFederation]) -> None:
         self.projection = places.projection
         projected = self.projection.project(sides[CLIENTS].features)
         few = {where: replace(side, features=projected).parts() for where, side in sides.items()}
-        self.few = {where: component_reference(parts, places.num_images) for where, parts in few.items()}
+        self.few = {where: features.component_reference(parts, places.num_images) for where, parts in few.items()}
         self.frechet = {where: FrechetReference.from_features(side.parts()) for where, side in sides.items()}
         self.kernel = KernelReference.from_features(sides[CLIENTS].parts())
 
@@ -371,7 +349,7 @@ class ClassMeasure:
     def __call__(self, generated: Tensor) -> dict[str, Any]:
         """{clients or "IID 0", ...: {score: values}} of generated features."""
         reduced = self.projection.project(generated)
-        clients = rows_of([self.frechet[CLIENTS].score(generated), self.kernel.score(generated)])
+        clients = features.rows_of([self.frechet[CLIENTS].score(generated), self.kernel.score(generated)])
         found = {}
         for where, few in self.few.items():
             plain = clients
@@ -380,17 +358,16 @@ class ClassMeasure:
                 iid, whole = self.frechet[where], clients["fid"]
                 avg, error = float(iid.weights @ iid.per_client(generated)), whole["errors"]["all"]
                 plain = {"fid": {"avg": avg, "all": whole["all"], "errors": {"avg": error, "all": error}}}
-            found[where] = plain | rows_of(component_scores(few, reduced))
+            found[where] = plain | features.rows_of(features.component_scores(few, reduced))
         return found
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """`compare` of each score, the gap of FID's mean term, and pairs beyond error by kinds."""
     rows, kinds = ranking.rows.clients, list((ranking.kinds or {}).values())
     found = ranking.rows.compared(ranking.titles)
     means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}
     whose: dict[str, dict[str, int]] = {}
-    for score in (score for score in ("fid", PCA, CORRECTED) if score in found):
+    for score in (score for score in ("fid", features.PCA, features.CORRECTED) if score in found):
         pairs = [sorted((kinds[i], kinds[j]), key=KINDS.index) for i, j in found[score]["evidence"]]
         titles = [" and ".join(dict.fromkeys(pair)) for pair in pairs]
         whose[score] = {title: titles.count(title) for title in sorted(set(titles))}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, RankingStudy, inversion_lines
-from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation, measure_all
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 from fedgen.seeds import generator
@@ -73,16 +73,10 @@ def mean_cosine(dim: int) -> float:
 
 
 def calibrate(
-    features: Tensor,
-    number: int,
-    scorers: Mapping[str, Scorer],
-    seed: int,
-    sliced: Sequence[str] = (),
-    shifts: Sequence[float] = SHIFTS,
-    widths: Sequence[float] = WIDTHS,
+    features: Tensor, number: int, scorers: Mapping[str, Scorer], seed: int, sliced: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """The share of the known distance that each scorer finds, by case ("shift 0.5", "width 2")."""
-    makers = {f"shift {size:g}": (shifted, size) for size in shifts} | {f"width {k:g}": (widened, k) for k in widths}
+    makers = {f"shift {size:g}": (shifted, size) for size in SHIFTS} | {f"width {k:g}": (widened, k) for k in WIDTHS}
     found: dict[str, dict[str, float]] = {}
     for name, (make, size) in makers.items():
         case = make(features, number, size, generator(seed, "calibration", name))
@@ -103,7 +97,6 @@ PATIENCE = 3  # checks: with 5 training takes half as long again for the same va
 QUICK_STEPS = 60
 
 
-@quickly(count=6, controls=1, projections=50)
 def wasserstein(
     count: int = 16,
     last_activation: bool = True,
@@ -124,6 +117,7 @@ def wasserstein(
         controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=TOTAL_IMAGES, **options)
+    count, controls, projections = map(choice.smaller, (count, controls, projections), (6, 1, 50))
     at_least(2, count=count, projections=projections)
     at_least(1, controls=controls)
     at_least(0, components=choice.components)
@@ -149,8 +143,6 @@ def wasserstein(
 
 
 class CriticMeasure:
-    """Critics and sliced distances of a generator to clients and to IID splits of their images."""
-
     def __init__(
         self,
         places: ClassFederation,
@@ -207,7 +199,6 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """`compare` of each score, and its share of the distance of the means, a lower bound of W1."""
     rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
@@ -217,12 +208,9 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
 
 
 def tables_of(ranking: RankingStudy, shares: Mapping[str, Mapping[str, float]]) -> list[Table]:
-    """The calibration, and mean scores of the generators and of held-out real images."""
     rows = [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()]
-    note = (
-        "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that many"
-    )
-    note += " times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds"
+    note = "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that"
+    note += " many times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds"
     headings, lines = ("case", *TITLES.values()), []
     for score, title in {**TITLES, MEANS: "distance of the means"}.items():
         means = [statistics.mean(row[score][how] for row in ranking.rows.clients.values()) for how in BOTH]
@@ -264,5 +252,4 @@ def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
         axes.scatter(list(known), list(known.values()), color=colour, marker=marker, label=TITLES[score])
     axes.set_xticks(range(len(shares)), [case.replace(" ", "\n") for case in shares])
     axes.set(ylim=(0, 1.55), ylabel="share of the known distance")
-    axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="upper left")

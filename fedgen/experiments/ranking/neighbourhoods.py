@@ -6,7 +6,7 @@ Scores are measured anchor by anchor, then shown by size.
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ class NeighbourChoice(ImageChoice):
     """Options common to experiments about neighbourhoods; its fields are options of their commands.
 
     Args:
-        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
+        neighbours: embedding in whose features near is near; the papers' setting is that of `embedding`, and `overlap`.
         overlap: whether clients are of the train split too, as the generators, and may share images with them.
         anchors: generators of each size, each around an image of its own.
         sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
@@ -52,8 +52,6 @@ class NeighbourChoice(ImageChoice):
 
 
 class Neighbourhoods:
-    """The images of a choice, and the clients and generators made of them."""
-
     def __init__(self, choice: NeighbourChoice) -> None:
         self.choice = choice
         self.client_source, self.generator_source, self._public = open_sides(choice)
@@ -74,7 +72,6 @@ class Neighbourhoods:
         return self.sizes[0] + 1
 
     def check(self, neighbours: int, controls: int = 0, floor: int = 2) -> None:
-        """Raises ValueError for clients, IID controls or a floor that cannot be had."""
         at_least(1, clients=neighbours)
         at_least(0, controls=controls)
         examples = self.client_source.examples
@@ -151,22 +148,14 @@ def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
     examples = train.examples
     pairs = [halves(train.positions(name), choice.seed, name) for name in examples.classes]
     sides = (torch.cat(side).sort().values for side in zip(*pairs))
-    clients, generators = (
-        examples.subset(side, f"{examples.name}, {n} half") for side, n in zip(sides, ("one", "other"))
-    )
-    return train.of(clients), train.of(generators), None
+    names = (f"{examples.name}, {half} half" for half in ("one", "other"))
+    clients, generators = (train.of(examples.subset(side, name)) for side, name in zip(sides, names))
+    return clients, generators, None
 
 
 def default_sizes(total: int, quick: bool = False) -> tuple[int, ...]:
     paper = (*FIRST_SIZES, *range(STEP, total, STEP))
     return (*(size for size in (QUICK_SIZES if quick else paper) if size < total - 1), total - 1)
-
-
-def draw_images(order: Tensor, count: int, seed: int, *path: int | str) -> Tensor:
-    """Positions of at most `count` of a generator's images, none twice."""
-    if count >= len(order):
-        return order
-    return order[torch.randperm(len(order), generator=generator(seed, "drawn", *path))[:count]]
 
 
 SIZE = "neighbours M of the generator"
@@ -176,8 +165,6 @@ DIGITS = 10  # in which equal generators' scores agree: the whole data, summed f
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """One generator: an image and its nearest neighbours."""
-
     features: Tensor  # of all images there are
     order: Tensor  # positions of the generator's, nearest first
     summary: Gaussian | None  # of all its images, if anyone needs it
@@ -185,7 +172,10 @@ class Generated:
 
     def draw(self, count: int) -> Tensor:
         """Features of at most `count` of its images, none twice; the same for every caller."""
-        return self.features[draw_images(self.order, count, self.seed, int(self.order[0]), len(self.order), count)]
+        if count >= len(self.order):
+            return self.features[self.order]
+        draws = generator(self.seed, "drawn", int(self.order[0]), len(self.order), count)
+        return self.features[self.order[torch.randperm(len(self.order), generator=draws)[:count]]]
 
 
 Scorer = Callable[[Generated], dict[str, dict[str, Any]]]
@@ -233,7 +223,6 @@ class Anchored:
     controls: Sequence[str]  # the controls' names
 
     def known(self, where: str) -> list[str]:
-        """The scores that were measured over the clients, or over another federation."""
         return list(next(iter(next(iter(self.scores.values()))[where].values())))
 
     def curves(self, score: str, aggregate: str, where: str | None = None) -> list[list[float]]:
@@ -246,6 +235,10 @@ class Anchored:
 
     def gaps(self, score: str, where: str | None = None) -> list[list[float]]:
         return [[a - b for a, b in zip(*pair)] for pair in zip(*self.both(score, where).values())]
+
+    def changed(self, change: Callable[[Rows], Rows]) -> "Anchored":
+        scores = {anchor: {name: change(rows) for name, rows in own.items()} for anchor, own in self.scores.items()}
+        return replace(self, scores=scores)
 
     def terms(self, score: str, term: str, aggregate: str) -> list[float]:
         """The mean over anchors of one term of a score, "mean" or "covariance", by size."""
@@ -295,7 +288,6 @@ class Anchored:
         return valley(means(values), self.sizes, difference) | {"anchors": inner}
 
     def summarise(self, names: Sequence[str]) -> dict[str, Any]:
-        """Comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
         return {
             "sizes": self.compared(names),
             "generators": self.compared(names, single=True),
@@ -304,7 +296,6 @@ class Anchored:
         }
 
     def size_table(self, titles: Mapping[str, str], floor: Numbers, title: str, caption: str) -> Table:
-        """Mean scores by size, avg / all (avg - all), and the real images' in the last line."""
         columns = {score: [means(self.curves(score, how)) for how in BOTH] for score in titles}
         pairs = {f"{m:,}": [[side[k] for side in own] for own in columns.values()] for k, m in enumerate(self.sizes)}
         pairs["real"] = [[floor[score][how] for how in BOTH] for score in titles]
@@ -353,8 +344,6 @@ def spread_of(values: Sequence[Sequence[float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Column:
-    """One score over one federation, in a figure."""
-
     rows: Anchored
     score: str
     title: str
@@ -383,7 +372,6 @@ def rising_panels(
 
 
 def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
-    """The mean of avg - all over anchors by size, beside that over IID clients where it is measured."""
     known = [where for where in rows.controls if score in rows.known(where)]
     others = [means(rows.gaps(score, where)) for where in known]
     aggregate_panels.draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)

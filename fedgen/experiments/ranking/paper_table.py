@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from fedgen.experiments.engine import rankings
-from fedgen.experiments.engine.study import Numbers, Study, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Choice, Numbers, Study, at_least, expectation, make_table, panels
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.io.files import read_csv
 from fedgen.reports.figures.aggregate_panels import draw_gap
@@ -27,19 +27,17 @@ SIZE = 100
 EXACT, ROUNDED, DRAWN = "exact", "rounded", "subsets"  # ways of computing KID, in place of scores
 
 
-def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
+def tell(study: Study, choice: Choice) -> list[Table | str]:
     """KID by way of computing it, over generators made of digits; clients hold five of the ten. Gives what to print."""
-    rows = measure(study, seed, quick)
+    rows = measure(study, choice)
     titles = {EXACT: "all images", ROUNDED: "all images, rounded to 3 digits", DRAWN: f"{SUBSETS} random subsets"}
     scored, count = rankings.ScoredRows({name: {rankings.CLIENTS: row} for name, row in rows.items()}), len(rows)
     found = scored.compared()
     inverted = {kind: len(row["inverted"]) for kind, row in found.items()}
     values = {kind: rankings.column(rows, kind, "all") for kind in found}
     ties = {kind: sum(a == b for place, a in enumerate(own) for b in own[place + 1 :]) for kind, own in values.items()}
-    lines = [
-        [titles[kind], inverted[kind], ties[kind], *(f"{row['gap'][end]:.8f}" for end in ("min", "max"))]
-        for kind, row in found.items()
-    ]
+    ends = {kind: [f"{row['gap'][end]:.8f}" for end in ("min", "max")] for kind, row in found.items()}
+    lines = [[titles[kind], inverted[kind], ties[kind], *ends[kind]] for kind in found]
     title = f"{count} generators made of digits, {count * (count - 1) // 2} pairs, five clients of one digit each"
     headings = ("KID of", "inverted", "tied", "avg - all, least", "largest")
     table = make_table(title, headings, lines, names=headings[:1])
@@ -56,9 +54,9 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     ]
 
 
-def measure(study: Study, seed: int, quick: bool) -> rankings.Rows:
-    choice = ClassChoice("digits", embedding="pixels", components=8, seed=seed, quick=quick)
-    places = ClassFederation(choice)
+def measure(study: Study, choice: Choice) -> rankings.Rows:
+    own = ClassChoice("digits", embedding="pixels", components=8, seed=choice.seed, quick=choice.quick)
+    places = ClassFederation(own)
     names = {name: name for name in places.recipes}
     if len(study.numbers.get("subsets", {})) < len(names):
         parts = places.federation.parts()
@@ -90,25 +88,20 @@ SCORES = ("fid", "kid")
 PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in the printed table
 
 
-@quickly(repeats=50)
-def paper_table(
-    table: Path | None = None, output: Path | None = None, repeats: int = 1000, seed: int = 0, quick: bool = False
-) -> None:
+def paper_table(table: Path | None = None, repeats: int = 1000, **options: Any) -> None:
     """Shows how random subsets invert pairs by KID; with the table, counts its pairs and what noise explains of them.
 
     Args:
         table: a CSV file with a line for each generator and the columns class, fid_all, fid_avg, kid_all, kid_avg,
             copied digit for digit from the paper; it is not part of this package.
-        output: folder of results.json, subset_kid.png and paper_table.png; checkpoints/paper-table by default.
         repeats: draws of the noise; 50 with --quick.
-        seed: of clients, generators and noise.
-        quick: fewer generators and repeats.
     """
+    choice = Choice(**options)
+    repeats = choice.smaller(repeats, 50)
     at_least(2, repeats=repeats)
     columns = None if table is None else read_table(table)
-    settings = {"table": columns, "repeats": repeats, "seed": seed, "quick": quick}
-    study = Study("paper-table", output, settings)
-    lines = tell(study, seed, quick)
+    study = choice.study("paper-table", table=columns, repeats=repeats)
+    lines = tell(study, choice)
     if columns is None:
         lines.append("the published table is not part of this package; --table FILE.csv reads it again (see --help)")
         study.report(lines)
@@ -117,7 +110,7 @@ def paper_table(
     printed = study.step("printed", lambda: describe(rows))
     digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
     kid = rankings.column(rows, "kid", "avg"), rankings.column(rows, "kid", "all")
-    explained = study.step("explained", lambda: explain(*kid, digits, repeats, seed))
+    explained = study.step("explained", lambda: explain(*kid, digits, repeats, choice.seed))
     lines += [*tables_of(printed, explained, digits), *outcomes(printed, explained)]
     study.report(lines, draw(rows, printed, explained, study.figure))
 
@@ -178,14 +171,10 @@ def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed:
     for _ in range(repeats):
         noisy = moved + noise * torch.randn(len(all), generator=random, dtype=torch.float64)
         drawn.append(count(noisy.round(decimals=digits), exact.round(decimals=digits)))
-    ties = [a == b for a, b in combinations(moved.round(decimals=digits).tolist(), 2)]
-    return {
-        "exact": count(moved, exact),
-        "rounded": count(moved.round(decimals=digits), exact.round(decimals=digits)),
-        "tied by rounding": sum(ties),
-        "noise": noise,
-        "noisy": drawn,
-    }
+    rounded = moved.round(decimals=digits)
+    found = {"exact": count(moved, exact), "rounded": count(rounded, exact.round(decimals=digits))}
+    found["tied by rounding"] = sum(a == b for a, b in combinations(rounded.tolist(), 2))
+    return {**found, "noise": noise, "noisy": drawn}
 
 
 def count(avg: torch.Tensor, all: torch.Tensor) -> int:
@@ -193,7 +182,6 @@ def count(avg: torch.Tensor, all: torch.Tensor) -> int:
 
 
 def interval(counts: Sequence[int]) -> tuple[int, int]:
-    """The interval that holds 95 percent of the counts."""
     ordered, cut = sorted(counts), int(0.025 * len(counts))
     return ordered[cut], ordered[-1 - cut]
 
@@ -202,22 +190,17 @@ def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
     found = {score: len(printed[score]["inverted"]) for score in SCORES}
     low, high = interval(explained["noisy"])
     exact, rounded, kid = explained["exact"], explained["rounded"], found["kid"]
-    lines = []
+    lines = {}
     if printed["fid"]["pairs"] == PAPER["generators"] * (PAPER["generators"] - 1) // 2:
         text = f"the table inverts {found['fid']} pairs by FID and {kid} by KID, as the paper's"
-        lines.append(expectation(text, all(found[score] == PAPER[score] for score in SCORES)))
-    ties = f"rounding alone ties {explained['tied by rounding']} pairs and inverts {rounded}"
+        lines[text] = all(found[score] == PAPER[score] for score in SCORES)
+    lines[f"one constant apart, KID inverts {exact} pairs"] = exact == 0
+    lines[f"rounding alone ties {explained['tied by rounding']} pairs and inverts {rounded}"] = rounded == 0
     noisy = f"noise of the gaps' size inverts {low} to {high} pairs by KID; {kid} are printed"
-    return [
-        *lines,
-        expectation(f"one constant apart, KID inverts {exact} pairs", exact == 0),
-        expectation(ties, rounded == 0),
-        expectation(noisy, low <= kid <= high),
-    ]
+    return [expectation(text, met) for text, met in {**lines, noisy: low <= kid <= high}.items()]
 
 
 def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:
-    """The printed table, and what would invert how many of its pairs."""
     rows = []
     for score, row in printed.items():
         gap = [row["gap"][key] for key in ("mean", "sd", "min", "max")]
@@ -241,7 +224,6 @@ def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:
 
 
 def draw(rows: rankings.Rows, printed: Numbers, explained: Numbers, path: Path) -> Path:
-    """Above: avg against all; below: FID's and KID's gaps, and how many pairs noise inverts by KID."""
     with panels(path, (9.6, 6.6), rows=0) as (figure, _):
         grid = figure.add_gridspec(2, 6)
         above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]

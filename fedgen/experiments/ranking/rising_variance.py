@@ -70,7 +70,6 @@ class FrechetAndKernel:
         return rows_of(scores)
 
     def of_images(self, features: Tensor) -> dict[str, Any]:
-        """The scores of real images in the generator's place, and how many they are, under "images"."""
         made = near.Generated(features, torch.arange(len(features)), summarize(features), 0)
         return {"images": len(features), **self(made)}
 
@@ -78,7 +77,6 @@ class FrechetAndKernel:
 def frechet_scorers(
     places: near.Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
 ) -> dict[str, near.Scorer]:
-    """The scores of a federation and of its IID controls, by the names that these are given."""
     sides = zip((own, *controls), places.federation(neighbours).with_iid(places.choice.seed, len(controls)).values())
     return {name: FrechetAndKernel(side, projection, places.equal, kernel=name == own) for name, side in sides}
 
@@ -91,8 +89,6 @@ def measure_floor(places: near.Neighbourhoods, neighbours: int, projection: Proj
 
 def variance_limited(clients: int = 20, components: int = 64, controls: int = 3, **options: Any) -> None:
     """Scores generators of rising variance against clients of little; prints and draws avg, all and their gap.
-
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
@@ -171,7 +167,6 @@ def draw(rows: near.Anchored, floor: Numbers, found: Numbers, places: near.Neigh
                 axes.plot(rows.sizes, found["terms"][score][term][how], label=f"{how}, {term}", **look)
             scale_by_size(axes, rows.sizes)
             axes.set(xlabel=near.SIZE, ylabel=title)
-            axes.grid(alpha=0.25)
             axes.legend(fontsize=7, framealpha=0.8)
         for axes in (third, fourth):
             axes.remove()
@@ -182,8 +177,6 @@ def intra_client_variance(
     clients: tuple[int, ...] = (5, 10, 20, 50), components: int = 64, controls: int = 1, **options: Any
 ) -> None:
     """Scores the same generators against clients of several numbers of neighbours; prints and draws each.
-
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
         clients: neighbours K of a client; those of more hold those of fewer.
@@ -256,8 +249,6 @@ MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mos
 
 
 class Manifold:
-    """The four scores over one federation."""
-
     def __init__(self, parts: Sequence[Tensor], k: int, images: int, weights: Weights = "examples") -> None:
         self._reference = ManifoldReference.from_features(parts, k=k, weights=weights)
         self.images = images
@@ -268,8 +259,6 @@ class Manifold:
 
 def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls: int = 2, **options: Any) -> None:
     """Measures both aggregates of the four scores on the variance-limited federation; prints and draws their ranks.
-
-    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
         clients: neighbours K of a client, which holds K + 1 images.
@@ -311,10 +300,8 @@ def check_counts(places: near.Neighbourhoods, clients: int, k: int, images: int)
     counts = {"half a client's": clients // 2 + 1, "the smallest generator's": places.equal, "the drawn": images}
     for what, count in counts.items():
         if count < k + 1:
-            raise ValueError(
-                f"k={k} needs {k + 1} images, and {what} are {count};"
-                " give a smaller k, or more --clients, --sizes, --images"
-            )
+            remedy = "give a smaller k, or more --clients, --sizes, --images"
+            raise ValueError(f"k={k} needs {k + 1} images, and {what} are {count}; {remedy}")
 
 
 def unequal(federation: FeatureFederation) -> FeatureFederation:
@@ -326,7 +313,6 @@ def unequal(federation: FeatureFederation) -> FeatureFederation:
 def make_scorers(
     places: near.Neighbourhoods, clients: int, k: int, images: int, controls: Sequence[str]
 ) -> dict[str, near.Scorer]:
-    """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
     federation = places.federation(clients)
     sides = federation.with_iid(places.choice.seed, len(controls))
     found: dict[str, near.Scorer] = {name: Manifold(one.parts(), k, images) for name, one in sides.items()}
@@ -338,25 +324,16 @@ def make_scorers(
 def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
     """Ranks by avg and all: of all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in rows.sizes if size + 1 >= images}
+
+    def rounded(row: Any) -> dict[str, dict[str, float]]:
+        return {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
+
     # to 12 digits: scores are counts over numbers of images, and equal counts should be ties
-    rounded: dict[str, dict[str, dict[str, Any]]] = {
-        anchor: {
-            name: {
-                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
-                for size, row in own.items()
-            }
-            for name, own in by_name.items()
-        }
-        for anchor, by_name in rows.scores.items()
-    }
-    every = replace(rows, scores=rounded)
-    full = {
-        anchor: {name: {size: row for size, row in one.items() if size in drawn} for name, one in own.items()}
-        for anchor, own in every.scores.items()
-    }
+    every = rows.changed(lambda one: {size: rounded(row) for size, row in one.items()})
+    full = every.changed(lambda one: {size: row for size, row in one.items() if size in drawn})
     return {
         "generators": every.compared(NAMES, single=True),
-        "as many images": replace(rows, scores=full).compared(NAMES, single=True) if len(drawn) > 1 else None,
+        "as many images": full.compared(NAMES, single=True) if len(drawn) > 1 else None,
         "sizes": every.compared(NAMES),
         "recall avg - all": {
             name: max(abs(gap) for own in rows.gaps("recall", name) for gap in own)

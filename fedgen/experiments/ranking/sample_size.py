@@ -29,7 +29,7 @@ from fedgen.experiments.engine.features import (
     rows_of,
 )
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows
-from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly, rising
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, rising
 from fedgen.scores import FrechetReference, KernelReference, fid_infinity
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
@@ -66,9 +66,7 @@ class ClassSplit:
             raise ValueError(f"{self.choice.data} has {len(self.classes)} classes; a federation needs at least 2")
         found = {}
         for name in self.classes:
-            positions = self.train.positions(name)
-            if self.test is self.train:
-                positions = halves(positions, self.choice.seed, name)[0]
+            positions = self._positions(name, 0)
             if len(positions) < self.sizes[-1]:
                 raise ValueError(
                     f"class {name!r} has {len(positions)} images for a client, {self.sizes[-1]} are asked for; "
@@ -81,16 +79,16 @@ class ClassSplit:
     @cached_property
     def generated(self) -> dict[str, Tensor]:
         """Features of every generator, and of as many real images of all classes; none is a client's."""
-        found = {}
-        for name in self.classes:
-            positions = self.test.positions(name)
-            if self.test is self.train:
-                positions = halves(positions, self.choice.seed, name)[1]
-            found[name] = positions
+        found = {name: self._positions(name, 1) for name in self.classes}
         everything, count = torch.cat(list(found.values())), len(next(iter(found.values())))
         order = torch.randperm(len(everything), generator=generator(self.choice.seed, "sample-size", REAL))
         found[REAL] = everything[order[:count]]
         return {name: self.test.features[positions] for name, positions in found.items()}
+
+    def _positions(self, name: str, side: int) -> Tensor:
+        """A class's images for clients (side 0) or generators (side 1)."""
+        found = (self.train, self.test)[side].positions(name)
+        return halves(found, self.choice.seed, name)[side] if self.test is self.train else found
 
     def federation(self, size: int, features: Tensor) -> FeatureFederation:
         """One client a class, of so many images, in features of the train split."""
@@ -114,7 +112,6 @@ SCORES = {"fid": "FID", PCA: "FID PCA", CORRECTED: "FID PCA corrected", INFINITY
 COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", CORRECTED: "#5aa0d8", INFINITY: "#7a4fa0", "kid": "#3a8a3a"}
 
 
-@quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
     sizes: tuple[int, ...] = (20, 60, 200, 600, 2000), components: int = 64, controls: int = 2, **options: Any
 ) -> None:
@@ -128,6 +125,8 @@ def sample_size(
         controls: IID splits of the same images.
     """
     choice = ImageChoice(**options)
+    sizes = choice.smaller(sizes, lambda own: tuple(size for size in own if size <= 200) or own[:1])
+    controls = choice.smaller(controls, 1)
     rising(2, sizes=sizes)
     at_least(1, components=components, controls=controls)
     study = choice.study("sample-size", sizes=list(sizes), components=components, controls=controls)
@@ -216,13 +215,11 @@ def outcomes(found: Numbers) -> list[str]:
 
 
 def iid_gaps(found: Numbers, score: str) -> dict[str, float]:
-    """A score's mean gap over IID clients, by size, where it is known."""
     rows = {size: row[score] for size, row in found.items() if score in row}
     return {size: statistics.mean(gap["mean"] for gap in row["control gap"]) for size, row in rows.items()}
 
 
 def share_of_bias(row: Numbers, score: str) -> float:
-    """The gap over IID clients as a share of that over classes, of one score and size."""
     return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
 
 
@@ -237,15 +234,12 @@ def table_of(found: Numbers, components: int) -> Table:
         cells.append(None)
     title = "avg - all over clients of one class, and over IID clients of the same sizes"
     headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
-    note = (
-        "gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all order"
-    )
-    note += " differently, evidence: those beyond their errors and inverted in no control"
+    note = "gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all"
+    note += " order differently, evidence: those beyond their errors and inverted in no control"
     return make_table(title, headings, cells, note, names=("score",))
 
 
 def floor_table(found: Numbers, components: int) -> Table:
-    """Scores of held-out real images of all classes in the generators' place, over IID clients: bias alone."""
     scores, text = [score for score in SCORES if any(score in row for row in found.values())], "{avg:.3g} / {all:.3g}"
     rows = [
         [size, *(text.format(**row[score]["real, IID"]) if score in row else None for score in scores)]
@@ -281,17 +275,14 @@ def draw(found: Numbers, components: int, path: Path) -> Path:
             axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
             axes.minorticks_off()
             axes.set_xlabel("images of a client")
-            axes.grid(alpha=0.25)
     return path
 
 
 def draw_gaps(axes: Any, found: Numbers, score: str, title: str) -> None:
     """One score's gap by n_i: over classes (full) and IID clients (dashed), with the range over generators."""
     sizes = [int(size) for size in found]
-    classes, iid = (
-        [row[score]["gap"] for row in found.values()],
-        [row[score]["control gap"][0] for row in found.values()],
-    )
+    classes = [row[score]["gap"] for row in found.values()]
+    iid = [row[score]["control gap"][0] for row in found.values()]
     sides = ("one client a class", "-", COLOURS[score], classes), ("IID clients", "--", "0.35", iid)
     for name, style, colour, gaps in sides:
         low, high, mean = ([gap[key] for gap in gaps] for key in ("min", "max", "mean"))

@@ -180,23 +180,19 @@ class StyleFederation:
         return FeatureFederation(features, positions, tuple(f"client {client}" for client in range(len(positions))))
 
     def floor(self) -> Tensor:
-        """Features of further images of the clients, equally many of each, as many as a generator's or a few more."""
         each = -(-self.choice.num_images // self.choice.clients)
         return self._around(self.centres, self.choice.client_truncation, each, "floor")
 
     def generated(self, tau: float) -> Tensor:
-        """Features [num_images, D] of the generator with a truncation to the mean."""
         return self._around([self.styles.mean], tau, self.choice.num_images, f"generator {tau:g}")
 
     def projection(self) -> Projection:
-        """The principal components of images that the network makes without truncation."""
         count = self.choice.num_images
         features = self._around([self.styles.mean], 1.0, count, "public")
         name = f"{self.choice.network.stem}, {count} images of no client and no generator"
         return Projection.fit(features, self.choice.components, self.embedding.name, name)
 
     def _around(self, centres: list[Tensor], truncation: float, each: int, stream: str) -> Tensor:
-        """Features of `each` images around every centre, centre by centre."""
         choice = self.choice
         recipe = ["styles", 1, self._network, stream, truncation, len(centres), each, choice.seed]
         key = self._cache.key(json.dumps(recipe), self.embedding, f"batch {BATCH} on {self.embedding.device.type}")
@@ -261,7 +257,6 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
 
 
 def summarise(rows: rankings.ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
-    """Say of scores: avg beside all, where each is least, and the same of FID over IID clients."""
     return {
         "scores": rows.compared(SCORES),
         "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},
@@ -345,9 +340,8 @@ def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoic
             ranks.set_title(f"{len(pairs['inverted'])} of {pairs['pairs']} pairs inverted", fontsize=9)
             rankings.draw_gaps(gap, choice.taus, ranking.rows, score, title, TAU)
             figure.colorbar(points, ax=gap, label=TAU, aspect=30)
-        handles, labels = (
-            [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
-        )
+        named = [panel.get_legend_handles_labels() for panel in axes[0][:2]]
+        handles, labels = ([*first, *second] for first, second in zip(*named))
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
         for panel in axes[:, 1]:
             panel.get_legend().remove()
@@ -370,7 +364,6 @@ def _draw_over(axes: Any, ranking: rankings.RankingStudy, score: str, choice: Tr
         axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
     axes.set(xlabel=TAU, ylabel=ranking.titles[score])
-    axes.grid(alpha=0.25)
 
 
 def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) -> Path:

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from torchmetrics.image.fid import _compute_fid
 from fedgen.data import Moses
 from fedgen.embeddings import embed, load_embedding
 from fedgen.embeddings.chemnet import FEATURES
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -101,23 +101,20 @@ TRACES = ("scipy", "Algorithm 1", "ours, float32", "ours, float64")
 SMALL = 0.1  # what the error of the small matrices stays below at D = 2048
 
 
-@quickly(draws=1)
-def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, quick: bool = False) -> None:
+def fastfid_error(draws: int = 3, **options: Any) -> None:
     """Prints the table's six rows, mean absolute errors over draws, beside the published numbers.
 
     Scipy takes 11 seconds a row and draw on one thread.
 
     Args:
-        output: folder of results.json; checkpoints/fastfid-error by default.
-        draws: of the features; 1 with --quick.
-        seed: of the features.
-        quick: takes seconds, at D = 512, to see that it runs; the published numbers are for D = 2048.
+        draws: of the features; 1 with --quick, at D = 512, while the published numbers are for D = 2048.
     """
-    study = Study("fastfid-error", output, settings_of(locals()))
+    choice = Choice(**options)
+    draws = choice.smaller(draws, 1)
+    study, dim = choice.study("fastfid-error", draws=draws), 512 if choice.quick else DIM
     at_least(1, draws=draws)
-    dim = 512 if quick else DIM
     items = {f"m = {size}, draw {draw}": (size, draw) for size in PUBLISHED for draw in range(draws)}
-    found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, seed)), unit="matrices")
+    found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, choice.seed)), unit="matrices")
     rows = {size: mean_of([found[name] for name, item in items.items() if item[0] == size]) for size in PUBLISHED}
     study.report([error_table(rows, dim, draws), *error_outcomes(rows, dim)])
 
@@ -196,9 +193,7 @@ AGREES = {"float64": 1e-5, "float32": 1e-4}  # scipy's root of a singular matrix
 FASTER = 25  # the paper's least factor over scipy
 
 
-@quickly(dims=(512,), batch_sizes=(8, 64), repeats=5, slow_repeats=2)
 def fastfid_speed(
-    output: Path | None = None,
     dims: tuple[int, ...] = (2048, 512),
     batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256),
     repeats: int = 100,
@@ -206,16 +201,14 @@ def fastfid_speed(
     threads: int = 1,
     dtype: Literal["float64", "float32"] = "float64",
     spectrum: Literal["flat", "falling", "chemnet"] = "flat",
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Times every method at every D and m, after one warm-up each, and compares their values.
 
     Nothing else should run on the machine. A quarter of an hour, most of it in scipy's 24 roots at D = 2048.
 
     Args:
-        output: folder of results.json and fastfid_speed.png; checkpoints/fastfid-speed by default.
-        dims: features D.
+        dims: features D; 512 with --quick.
         batch_sizes: generated images m, each at most D.
         repeats: timed calls of the fast methods; 5 with --quick.
         slow_repeats: of torchmetrics and scipy; 2 with --quick.
@@ -223,26 +216,24 @@ def fastfid_speed(
         dtype: of the fast methods' products; torchmetrics and scipy always work in float64.
         spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k; "chemnet" takes
             ChemNet's features of molecules of MOSES in place of draws, with dims=(512,).
-        seed: of the features.
-        quick: takes seconds, at D = 512, to see that it runs.
     """
-    settings = settings_of(locals())
+    choice = Choice(**options)
+    dims, batch_sizes = choice.smaller(dims, (512,)), choice.smaller(batch_sizes, (8, 64))
+    repeats, slow_repeats = choice.smaller(repeats, 5), choice.smaller(slow_repeats, 2)
     at_least(2, repeats=repeats, slow_repeats=slow_repeats, batch_sizes=batch_sizes)
     at_least(1, threads=threads)
     if not dims or not batch_sizes or max(batch_sizes) > min(dims):
         raise ValueError(f"batch_sizes={batch_sizes}: give some to the least of dims={dims}; Algorithm 1 wants m <= D")
     if spectrum == "chemnet" and set(dims) != {FEATURES}:
-        raise ValueError(
-            f"dims={dims}: ChemNet's features are {FEATURES}; with spectrum=chemnet give --dims {FEATURES}"
-        )
-    study = Study("fastfid-speed", output, settings)
+        raise ValueError(f"dims={dims}: ChemNet has {FEATURES} features; with spectrum=chemnet give --dims {FEATURES}")
+    own = {"repeats": repeats, "slow_repeats": slow_repeats, "threads": threads, "dtype": dtype, "spectrum": spectrum}
+    study = choice.study("fastfid-speed", dims=dims, batch_sizes=batch_sizes, **own)
     cells = cells_of(dims, batch_sizes)
     with limited(threads):
-        found = study.each("times", cells, lambda cell: time_cell(*cell, settings), unit="timings")
+        found = study.each("times", cells, lambda cell: time_cell(*cell, study.settings), unit="timings")
     tables: list[Table | str] = [speed_table(found, dim, batch_sizes) for dim in dims]
-    study.report(
-        [*tables, *speed_outcomes(found, dims, batch_sizes, dtype)], draw(found, dims, batch_sizes, study.figure)
-    )
+    tables += speed_outcomes(found, dims, batch_sizes, dtype)
+    study.report(tables, draw(found, dims, batch_sizes, study.figure))
 
 
 def name_of(dim: int, size: int, method: str, passes: str) -> str:
@@ -261,7 +252,6 @@ def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Within, torch and scipy's BLAS run on this many threads."""
     before = torch.get_num_threads()
     with threadpool_limits(threads):
         torch.set_num_threads(threads)
@@ -278,7 +268,7 @@ def time_cell(dim: int, size: int, method: str, passes: str, settings: Mapping[s
     batch = draw_features(size, dim, spectrum, seed, "generated")
     factor = torch.randn(dim, dim, generator=generator(seed, "product", dim), dtype=torch.float64)
     repeats = settings["slow_repeats" if method in PEERS else "repeats"]
-    call = (lambda: step(score, batch)) if passes == PASSES[1] else (lambda: value_of(score, batch))
+    call = partial(value_of, score, batch, backward=passes == PASSES[1])
     value = call()  # the warm-up
     times, products = timed(call, lambda: factor @ factor, repeats)
     unit = statistics.mean(products)
@@ -303,19 +293,14 @@ def draw_features(count: int, dim: int, spectrum: str, seed: int, side: str) -> 
 
 @cache
 def molecule_features(split: Literal["train", "test"], count: int) -> Tensor:
-    """ChemNet's features of so many molecules of a split of MOSES."""
     return embed(load_embedding("chemnet"), Moses(count).read(split).inputs)
 
 
-def value_of(score: Score, batch: Tensor) -> float:
-    with torch.no_grad():
-        return float(score(batch))
-
-
-def step(score: Score, batch: Tensor) -> float:
-    batch = batch.clone().requires_grad_()
-    value = score(batch)
-    value.backward()
+def value_of(score: Score, batch: Tensor, backward: bool) -> float:
+    with torch.set_grad_enabled(backward):
+        value = score(batch.clone().requires_grad_() if backward else batch)
+    if backward:
+        value.backward()
     return float(value.detach())
 
 
@@ -359,7 +344,6 @@ def ratio(found: Mapping[str, Any], slow: tuple[str, str], fast: tuple[str, str]
 
 
 def speed_table(found: Mapping[str, Any], dim: int, batch_sizes: Sequence[int]) -> Table:
-    """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
     cells = cells_of([dim], batch_sizes)
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
     columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
@@ -396,7 +380,6 @@ def draw(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[in
             panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
             panel.set_xlabel("generated images m")
             panel.set_title(f"D = {dim}", fontsize=10)
-            panel.grid(alpha=0.25)
         axes[0].set_ylabel("seconds")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return path

@@ -19,7 +19,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import Rows, agreement_table, column, compare
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
 from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import LikelihoodReference
@@ -33,20 +33,16 @@ LARGEST_Z = 4.0  # the errors of 84 values that share their clients' points
 NAMED = {0.1: (6, -3), 1.0: (-32, -3), 2.0: (4, -11), 4.0: (-10, 8)}  # variances in the figure -> places of their names
 
 
-@quickly(points=2_000)
-def gaussian_toy(
-    output: Path | None = None, points: int = 50_000, redraws: int = 20, seed: int = 0, quick: bool = False
-) -> None:
+def gaussian_toy(points: int = 50_000, redraws: int = 20, **options: Any) -> None:
     """Scores the 21 generators by FID and KID over both clients, and compares each value with its closed form.
 
     Args:
-        output: folder of results.json and gaussian_toy.png; checkpoints/gaussian-toy by default.
         points: drawn for each client and for each generator; 2,000 with --quick.
         redraws: other draws of the clients, whose spread is the error of what clients alone decide (ref and KID's gap).
-        seed: of all draws.
-        quick: takes seconds, to see that it runs.
     """
-    study = Study("gaussian-toy", output, settings_of(locals()))
+    choice = Choice(**options)
+    points = choice.smaller(points, 2_000)
+    study, seed = choice.study("gaussian-toy", points=points, redraws=redraws), choice.seed
     at_least(10, points=points)
     at_least(2, redraws=redraws)
     clients = draw_clients(points, seed)
@@ -177,7 +173,6 @@ def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score
     axes.set_ylim(-0.04 * top, 1.45 * top)  # room for the legend
     axes.set(xlabel="variance of the generator along x", ylabel=f"{score.upper()} (lower is better)")
     axes.legend(fontsize=8, ncols=2, loc="upper center")
-    axes.grid(alpha=0.25)
 
 
 def draw_pairs(axes: Any, rows: Rows, score: str, found: Mapping[str, Any]) -> None:
@@ -202,24 +197,20 @@ BEST = {"variance": 2.0, "mean": 0.0}
 DEPTH = 1.1  # nats below the maximum that the figure shows
 
 
-@quickly(points=2_000)
-def gaussian_loglik(
-    output: Path | None = None, points: int = 50_000, largest: float = 4.0, seed: int = 0, quick: bool = False
-) -> None:
+def gaussian_loglik(points: int = 50_000, largest: float = 4.0, **options: Any) -> None:
     """Scores both families of generators by log-likelihood, and compares each value with its closed form.
 
     Args:
-        output: folder of results.json and gaussian_loglik.png; checkpoints/gaussian-loglik by default.
         points: drawn for each client; 2,000 with --quick.
         largest: variance of family (a). The paper prints an axis from 0 to 40, most likely for 4.
-        seed: of the draws.
-        quick: takes a second, to see that it runs.
     """
-    study = Study("gaussian-loglik", output, settings_of(locals()))
+    choice = Choice(**options)
+    points = choice.smaller(points, 2_000)
+    study = choice.study("gaussian-loglik", points=points, largest=largest)
     at_least(10, points=points)
     if not largest > BEST["variance"]:
         raise ValueError(f"largest={largest}: give a variance above {BEST['variance']:g}, the best one")
-    numbers = study.step("scores", lambda: measure(points, grids(largest), seed))
+    numbers = study.step("scores", lambda: measure(points, grids(largest), choice.seed))
     study.report([loglik_table(numbers), *loglik_outcomes(numbers)], draw_loglik(numbers, study.figure))
 
 
@@ -258,7 +249,6 @@ def measure(points: int, values: Mapping[str, list[float]], seed: int) -> dict[s
 
 
 def largest_z(row: Mapping[str, list[float]]) -> float:
-    """The largest |drawn - closed form| in standard errors."""
     return max(abs(a - b) / s for a, b, s in zip(row["all"], row["closed form"], row["error"]))
 
 
@@ -312,7 +302,6 @@ def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
                 axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
             axes.set(xlabel=label, ylabel="log-likelihood (higher is better)")
             axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
-            axes.grid(alpha=0.25)
     return path
 
 

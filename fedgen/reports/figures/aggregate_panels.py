@@ -32,9 +32,8 @@ def draw_aggregates(
         axes.errorbar(avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1)
     look = {"color": COLOURS["all"]} if colours is None else {"c": colours, "cmap": "viridis"}
     points = axes.scatter(avg, all, s=16, zorder=3, linewidths=0, marker=marker, **look)
-    axes.set(xlabel=f"{score} avg", ylabel=f"{score} all")
+    axes.set(xlabel=f"{score} avg", ylabel=f"{score} all", axisbelow=True)
     axes.grid(alpha=0.25)
-    axes.set_axisbelow(True)
     return points
 
 
@@ -79,20 +78,27 @@ def draw_bands(
             axes.axhline(floors[aggregate], color=colour, linestyle="--", linewidth=1, label=label)
     scale_by_size(axes, sizes)
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.25)
     if legend:
         axes.legend(fontsize=7, framealpha=0.8)
 
 
 def scale_by_size(axes: Any, sizes: Sequence[int]) -> None:
     """A logarithmic axis across; of sizes that span little more than a factor of ten, ticks as 100, 200, 500."""
+    if max(sizes) < NARROW * min(sizes):
+        log_axis(axes, "x", form="{x:,.0f}")
+    else:
+        axes.set_xscale("log")
+
+
+def log_axis(axes: Any, which: str, subs: Sequence[int] = (1, 2, 5), form: str = "{x:g}") -> None:
+    """Makes the "x" or the "y" axis logarithmic, with plain numbers at multiples of powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set_xscale("log")
-    if max(sizes) < NARROW * min(sizes):
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+    getattr(axes, f"set_{which}scale")("log")  # of a name that is one of two
+    scale = getattr(axes, f"{which}axis")  # likewise
+    scale.set_major_locator(LogLocator(subs=subs))
+    scale.set_major_formatter(form)
+    scale.set_minor_formatter(NullFormatter())
 
 
 def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: str) -> Any:
@@ -123,12 +129,10 @@ def draw_ranks(axes: Any, avg: Curves, all: Curves, sizes: Sequence[int], score:
     points = axes.scatter(left, right, c=colours, cmap="viridis", s=9, linewidths=0, zorder=2)
     axes.set(xlabel=f"rank by {score} avg", ylabel=f"rank by {score} all")
     axes.set_aspect("equal")
-    axes.grid(alpha=0.25)
     return points
 
 
 def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
-    """The colour bar of `draw_path`'s or `draw_ranks`' points, with sizes instead of their logarithms."""
     bar = figure.colorbar(points, ax=axes, shrink=0.85, pad=0.02)
     low, high = points.get_clim()
     ticks = [power for power in range(8) if low - 1e-9 <= power <= high + 1e-9]
@@ -139,7 +143,6 @@ def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
 
 
 def show_picture(axes: Any, path: str | Path, title: str = "", **style: Any) -> None:
-    """Fills a panel with a PNG, pixel by pixel and without ticks."""
     from matplotlib.image import imread
 
     axes.imshow(imread(path), cmap="gray", interpolation="nearest")
@@ -156,5 +159,6 @@ def show_rows(axes: Any, rows: Mapping[str, Tensor]) -> None:
     side = len(sheet) / len(rows)
     axes.set_yticks([(row + 0.5) * side for row in range(len(rows))], list(rows), fontsize=10)
     axes.set_xticks([])
+    axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

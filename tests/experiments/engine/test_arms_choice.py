@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from fedgen.experiments.engine.study import ArmsChoice, ScoredArmsChoice
-from fedgen.experiments.engine.trainings import RUNS
+from fedgen.experiments.engine.study import RUNS, ArmsChoice, ScoredArmsChoice
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fedgen.experiments.engine.study import Choice, at_least, at_most, quickly, rising
+from fedgen.experiments.engine.study import Choice, at_least, rising
 
 
 @dataclass(frozen=True)
@@ -32,32 +32,12 @@ class Toy(Choice):
     [(5, 2, 2), (1, 2, 1), (None, 2, 2), ((1, 2), (4,), (4,)), ((1, 2, 3), lambda sizes: sizes[:2], (1, 2))],
 )
 def test_an_option_of_a_quick_run_is_smaller_never_larger(value, most, expected):
-    assert at_most(value, most) == expected
+    assert Toy(quick=True).smaller(value, most) == expected
 
 
-def test_a_quick_experiment_gets_smaller_options_and_another_its_own():
-    given = []
-
-    @quickly(draws=2)
-    def experiment(draws: int = 5, quick: bool = False) -> None:
-        given.append(draws)
-
-    experiment()
-    experiment(quick=True)
-    experiment(1, quick=True)
-    assert given == [5, 2, 1]
-
-
-def test_quick_is_found_among_the_options_that_an_experiment_passes_on():
-    given = []
-
-    @quickly(draws=2)
-    def experiment(draws: int = 5, **options: Any) -> None:
-        given.append((draws, Toy(**options).quick))
-
-    experiment(quick=True)
-    experiment(seed=3)
-    assert given == [(2, True), (5, False)]
+def test_a_quick_run_gets_smaller_options_and_another_its_own():
+    given = [Toy(quick=quick).smaller(draws, 2) for quick in (False, True) for draws in (5, 1)]
+    assert given == [5, 1, 2, 1]
 
 
 def test_settings_are_plain_and_leave_out_what_no_number_depends_on():

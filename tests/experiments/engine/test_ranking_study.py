@@ -20,7 +20,7 @@ def test_its_table_and_sentences_are_those_of_the_scores_by_their_titles():
 def test_a_column_a_score_shows_the_gap_with_zero_in_sight_or_within_limits(tmp_path, limits, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "fedgen.experiments.engine.study.save_figure",
+        "fedgen.experiments.engine.study.save_picture",
         lambda figure, path: seen.extend(axes.get_ylim() for axes in figure.axes),
     )
     STUDY.draw(STUDY.rows.compared(STUDY.titles), tmp_path / "two.png", limits)

@@ -13,7 +13,8 @@ from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.features import PCA, FeatureFederation
 from fedgen.experiments.engine.rankings import ScoredRows
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained, checkpoints_of, title_of
-from fedgen.experiments.engine.trainings import Plan, Series, runs_of
+from fedgen.experiments.engine.study import ScoredArmsChoice
+from fedgen.experiments.engine.trainings import Series, runs_of
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, CHECKPOINT_VERSION
 from fedgen.images import to_uint8
@@ -27,7 +28,8 @@ SERIES = Series("WGAN-GP", "quickstart.yaml", (2,))
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    found = runs_of(SERIES, 0.5, Plan((0, 1), runs=folder / "runs", recipes=write_recipe(folder / "recipes")))
+    choice = ScoredArmsChoice(seeds=2, runs=folder / "runs", recipes=write_recipe(folder / "recipes"))
+    found = runs_of(SERIES, 0.5, choice)
     for run in found:
         untrained(run.training)
     return found
@@ -141,8 +143,8 @@ def test_settings_of_sampling_are_told_of_models_that_have_some(trained, runs):
 
 
 def test_runs_of_other_clients_are_refused(runs, tmp_path):
-    plan = Plan((0,), split_seed=9, runs=tmp_path / "runs", recipes=runs[0].training.recipe.parent)
-    (other,) = runs_of(SERIES, 0.5, plan)
+    choice = ScoredArmsChoice(seeds=1, seed=9, runs=tmp_path / "runs", recipes=runs[0].training.recipe.parent)
+    (other,) = runs_of(SERIES, 0.5, choice)
     untrained(other.training)
     with pytest.raises(ValueError, match="had other clients than"):
         Trained([*runs, other], load_embedding("pixels"))

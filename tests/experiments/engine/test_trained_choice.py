@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
-from fedgen.experiments.engine.trainings import RUNS
+from fedgen.experiments.engine.study import RUNS
 from tests.experiments.tiny_runs import write_recipe
 
 OPTIONS = {
@@ -44,17 +44,16 @@ def test_kinds_are_the_datas_unless_some_are_named():
 
 
 def test_seeds_follow_the_first_and_a_quick_run_has_few():
-    assert choose().plan.seeds == (5, 6, 7)
-    assert choose().plan.split_seed == 5
+    assert list(choose().seeds_of) == [5, 6, 7]
     assert (choose().settings()["dealings"], choose(quick=True).settings()["dealings"]) == (3, 1)
-    quick = choose(quick=True).plan
-    assert (quick.seeds, quick.checkpoints) == ((5,), 5)
+    quick = choose(quick=True)
+    assert (list(quick.seeds_of), quick.protocol.checkpoints) == ([5], 5)
 
 
 def test_runs_are_shared_unless_the_experiment_has_a_folder_of_its_own():
-    assert choose().plan.runs == RUNS
-    assert choose(output=Path("mine")).plan.runs == Path("mine/runs")
-    assert choose(output=Path("mine"), runs=Path("there")).plan.runs == Path("there")
+    assert choose().folder == RUNS
+    assert choose(output=Path("mine")).folder == Path("mine/runs")
+    assert choose(output=Path("mine"), runs=Path("there")).folder == Path("there")
 
 
 def test_paths_and_speed_are_no_settings_of_the_numbers():
@@ -87,7 +86,7 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
         ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         ({"intervals": (0,)}, r"intervals=\[0\]"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
-        ({"seeds": 0}, "--seeds 1 or more"),
+        ({"seeds": 0}, "seeds=0: give at least 1"),
         ({"checkpoints": 1}, "checkpoints=1"),
         ({"client_images": 1}, "client_images=1: give at least 2"),
     ],

@@ -127,4 +127,4 @@ def test_rounds_are_kept_and_nothing_is_scored():
         "--data.init_args.held_out": "0.5",
         "--model.init_args.layers": '["*"]',
     }
-    assert "--data.init_args.held_out" not in kept_rounds(10, 5, 7, held_out=None)
+    assert "--data.init_args.held_out" not in kept_rounds(10, 5, 7, {}, held_out=None)

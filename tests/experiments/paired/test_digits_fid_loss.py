@@ -7,7 +7,7 @@ import pytest
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.study import save_results
-from fedgen.experiments.paired.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of
+from fedgen.experiments.paired.fid_loss_gans import compare, digits_fid_loss, draw_pairs, last_scores, table_of
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "wgan_gp_digits_fid.yaml"
 

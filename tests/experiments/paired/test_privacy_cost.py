@@ -3,7 +3,7 @@ import pytest
 from fedgen.clients import sample_cohort
 from fedgen.experiments.engine.study import read_results, save_results
 from fedgen.experiments.engine.trainings import start_of
-from fedgen.experiments.paired.privacy_cost import (
+from fedgen.experiments.paired.privacy import (
     CLIPPED,
     PLAIN,
     arms_of,

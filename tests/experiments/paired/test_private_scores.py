@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from fedgen.experiments.paired import private_scores as experiment
-from fedgen.experiments.paired import private_scores as measures
-from fedgen.experiments.paired.private_scores import Toy
+from fedgen.experiments.paired import privacy as experiment
+from fedgen.experiments.paired import privacy as measures
+from fedgen.experiments.paired.privacy import Toy
 
 
 @pytest.mark.parametrize("spectrum", ["flat", "falling"])

@@ -7,14 +7,12 @@ import pytest
 
 from fedgen.experiments.paired.communication_interval import communication_interval
 from fedgen.experiments.paired.cost_curves import asynchronous_rounds, compressed_updates, flow_choices
-from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
 from fedgen.experiments.paired.fid_loss_artifacts import fid_loss_artifacts
-from fedgen.experiments.paired.fid_loss_gans import fid_loss_gans
+from fedgen.experiments.paired.fid_loss_gans import digits_fid_loss, fid_loss_gans
 from fedgen.experiments.paired.mmd2_finetune import mmd2_finetune
-from fedgen.experiments.paired.privacy_cost import privacy_cost
-from fedgen.experiments.paired.private_scores import private_scores
+from fedgen.experiments.paired.privacy import privacy_cost, private_scores
 from fedgen.experiments.participation.gaps_by_setting import server_optimizers
 
 NAMED = Path("recipes/nowhere.yaml")

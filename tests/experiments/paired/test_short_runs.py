@@ -12,7 +12,7 @@ import yaml
 from fedgen.experiments.command import reproduce
 from fedgen.experiments.paired import distributed_fid_loss as distributed
 from fedgen.experiments.paired import fid_loss_artifacts as artifacts
-from fedgen.experiments.paired import private_scores
+from fedgen.experiments.paired import privacy
 from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
@@ -130,7 +130,7 @@ def check_privacy(numbers, folder, printed):
 
 def small_messages(monkeypatch):
     for name, few in (("DIMS", (4, 8, 16)), ("SIZES", (8,)), ("SKETCHES", (50, 200, 400))):
-        monkeypatch.setattr(private_scores, name, few)
+        monkeypatch.setattr(privacy, name, few)
     return []
 
 

@@ -1,6 +1,7 @@
 """Experiments over paired seeds whose trainings are replaced by weights at random; everything else is as it is run."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.scored_checkpoints import Scorers
 from fedgen.experiments.paired import (
     communication_interval,
-    digits_fid_loss,
     distributed_fid_loss,
     fid_finetune,
     fid_loss_artifacts,
@@ -158,27 +158,27 @@ TINY, OWN = Path("recipes/quickstart.yaml"), Path("recipes")
 DIGITS_RECIPE = SHIPPED / "wgan_gp_digits_fid.yaml"
 FEW_INTERVALS = {"intervals": (2, 4), "iterations": 8, "checkpoints": 2, "seeds": 2, "num_images": 40, "dealings": 1}
 CASES = {
-    digits_fid_loss: (
+    fid_loss_gans.digits_fid_loss: (
         {"recipe": DIGITS_RECIPE, "seeds": 2}, {}, scores_alone, check_digits, ("pairs.png",)
     ),
-    distributed_fid_loss: (
+    distributed_fid_loss.distributed_fid_loss: (
         {"recipe": TINY, "seeds": 2, "rounds": ROUNDS, "seed": 3}, {"TOY": FEW}, make, check_distributed,
         distributed_fid_loss.FIGURES,
     ),
-    fid_finetune: (
+    fid_finetune.fid_finetune: (
         {"embedding": JUDGE, "recipes": OWN, "quick": True}, {}, tunings, check_tunings,
         ("fid_finetune.png", "tracked_images.png"),
     ),
-    fid_loss_gans: (
+    fid_loss_gans.fid_loss_gans: (
         {"embedding": JUDGE, "recipes": SHIPPED, "quick": True, "networks": ("sagan",)}, {"QUICK_IMAGES": 60},
         lambda run: untrained(run, rounds=(0,)), check_gans,
         ("fid_loss_gans.png", "fid_loss_gans_samples.png", "samples-sagan-ema.png", "samples-real.png"),
     ),
-    fid_loss_artifacts: (
+    fid_loss_artifacts.fid_loss_artifacts: (
         {"embedding": JUDGE, "recipes": SHIPPED, "seeds": 2}, {"USUAL": SHORT}, with_its_settings, check_artifacts,
         ("fid_loss_artifacts.png", "critic-removed.png", "likelihood-fid.png"),
     ),
-    communication_interval: (
+    communication_interval.communication_interval: (
         {"embedding": JUDGE, "recipes": OWN, **FEW_INTERVALS}, {}, untrained, check_intervals,
         ("communication_interval.png", "samples.png", "ddpm-interval-4.png", "wgan-gp-local-only.png"),
     ),
@@ -192,9 +192,9 @@ def run(tmp_path, monkeypatch, capsys):
     for name in ("quickstart.yaml", "finetune_digits.yaml", "ddpm_digits.yaml"):
         write_recipe(OWN, name)
 
-    def go(module, **changes):
-        options, patches, leave, _, _ = CASES[module]
-        trained = []
+    def go(experiment, **changes):
+        options, patches, leave, _, _ = CASES[experiment]
+        module, trained = sys.modules[experiment.__module__], []
 
         def train_all(trainings, parallel):
             for training in trainings:
@@ -206,20 +206,20 @@ def run(tmp_path, monkeypatch, capsys):
         for name, value in {**patches, "train_all": train_all, "load_embedding": pick}.items():
             monkeypatch.setattr(module, name, value, raising=name not in ("train_all", "load_embedding"))
         monkeypatch.setattr("fedgen.experiments.engine.trainings.train_all", train_all)
-        getattr(module, module.__name__.rpartition(".")[2])(output=Path("out"), **{**options, **changes})
+        experiment(output=Path("out"), **{**options, **changes})
         return json.loads(Path("out/results.json").read_text())["numbers"], trained, capsys.readouterr().out
 
     return go
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", CASES, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_an_experiment_leaves_numbers_and_figures_and_prints_again_without_training(module, run):
-    numbers, trained, printed = run(module)
-    _, _, _, check, files = CASES[module]
+@pytest.mark.parametrize("experiment", CASES, ids=lambda experiment: experiment.__name__)
+def test_an_experiment_leaves_numbers_and_figures_and_prints_again_without_training(experiment, run):
+    numbers, trained, printed = run(experiment)
+    _, _, _, check, files = CASES[experiment]
     check(numbers, trained, " ".join(printed.split()))
     assert all((Path("out") / file).read_bytes().startswith(b"\x89PNG") for file in files)
-    again, trained, printed_again = run(module)
+    again, trained, printed_again = run(experiment)
     assert (again, trained, printed_again) == (numbers, [], printed)
 
 
@@ -228,10 +228,10 @@ def test_more_seeds_of_gans_join_those_that_are_known_and_give_intervals(run, mo
     real_side = fid_loss_gans.real_side
     monkeypatch.setattr(fid_loss_gans, "real_side", lambda runs, embeddings, _: real_side(runs, embeddings, 60))
     options = {"networks": ("dcgan",), "arms": ("queue",), "pictures": False, "quick": False}
-    _, trained, printed = run(fid_loss_gans, **options, seeds=1)
+    _, trained, printed = run(fid_loss_gans.fid_loss_gans, **options, seeds=1)
     assert len(trained) == 2
     assert "seen" not in printed
-    numbers, trained, printed = run(fid_loss_gans, **options, seeds=2)
+    numbers, trained, printed = run(fid_loss_gans.fid_loss_gans, **options, seeds=2)
     assert sorted(trained) == [f"dcgan_digits-{arm}-split0-rounds500-seed1" for arm in ("queue", "without")]
     values = [numbers["digits"][f"dcgan, queue, seed {seed}"]["pixels"]["fid"] for seed in (0, 1)]
     found = numbers["compared on digits, 2 seeds"]["dcgan, queue"]["pixels"]["fid"]
@@ -243,26 +243,26 @@ def test_more_seeds_of_gans_join_those_that_are_known_and_give_intervals(run, mo
 @pytest.mark.slow
 def test_pictures_that_are_lost_come_back_and_nothing_is_scored_again(run, monkeypatch):
     pair = {"networks": ("dcgan",), "arms": ("ema",)}
-    run(fid_loss_gans, **pair)
+    run(fid_loss_gans.fid_loss_gans, **pair)
     lost = Path("out/samples-dcgan-ema.png")
     before = lost.read_bytes()
     lost.unlink()
-    _, trained, _ = run(fid_loss_gans, **pair)
+    _, trained, _ = run(fid_loss_gans.fid_loss_gans, **pair)
     assert lost.read_bytes() == before
     assert trained == ["dcgan_mnist5k-ema-split0-rounds1-seed0"]
     Path("out").rename("gans")
-    run(communication_interval)
+    run(communication_interval.communication_interval)
     monkeypatch.setattr(Scorers, "score", None)
     Path("out/ddpm-centralised.png").unlink()
-    run(communication_interval)
+    run(communication_interval.communication_interval)
     assert Path("out/ddpm-centralised.png").exists()
 
 
 @pytest.mark.slow
 def test_a_recipe_that_says_something_else_is_refused_and_a_comment_is_not(run):
-    run(distributed_fid_loss)
+    run(distributed_fid_loss.distributed_fid_loss)
     TINY.write_text(f"# a comment\n{TINY.read_text()}")
-    run(distributed_fid_loss)
+    run(distributed_fid_loss.distributed_fid_loss)
     TINY.write_text(TINY.read_text().replace("width: 4", "width: 8"))
     with pytest.raises(ValueError, match="settings"):
-        run(distributed_fid_loss)
+        run(distributed_fid_loss.distributed_fid_loss)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.command import reproduce
-from fedgen.experiments.engine import gaps as gap_runs
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.trainings import evaluated
 from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
 
@@ -127,7 +127,7 @@ def test_a_short_run_is_whole_and_prints_again_without_training(
     name, recipe, options, check, said, runs, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gap_runs, "evaluated", without_pages)
+    monkeypatch.setattr(trainings, "evaluated", without_pages)
     Path("checkpoints").mkdir()
     Path("checkpoints/runs").symlink_to(runs)
     monkeypatch.setenv("COLUMNS", "200")

@@ -8,10 +8,10 @@ import torch
 
 from fedgen.data import Digits
 from fedgen.experiments.ranking.neighbourhoods import (
+    Generated,
     NeighbourChoice,
     Neighbourhoods,
     default_sizes,
-    draw_images,
 )
 from tests.data.published import write_cifar10
 
@@ -96,11 +96,12 @@ def test_the_projection_is_of_images_that_are_neither_clients_nor_the_floors():
 
 def test_what_is_drawn_is_the_generators_own_and_no_image_comes_twice():
     order = torch.arange(100, 120)
-    assert draw_images(order, 20, 0) is order
-    drawn = draw_images(order, 8, 0, 1)
+    generated = Generated(torch.arange(200), order, None, 0)
+    assert torch.equal(generated.draw(20), order)
+    drawn = generated.draw(8)
     assert len(set(drawn.tolist())) == 8
     assert set(drawn.tolist()) <= set(order.tolist())
-    assert torch.equal(drawn, draw_images(order, 8, 0, 1))
+    assert torch.equal(drawn, generated.draw(8))
 
 
 @pytest.mark.parametrize(

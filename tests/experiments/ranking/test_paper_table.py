@@ -53,7 +53,7 @@ def test_rounding_ties_pairs_and_inverts_none_and_noise_inverts_some():
 
 @pytest.mark.slow
 def test_without_the_table_it_shows_what_random_subsets_do_to_constant_gaps(tmp_path, capsys):
-    experiment.paper_table(None, tmp_path, quick=True)
+    experiment.paper_table(output=tmp_path, quick=True)
     printed = capsys.readouterr().out
     assert "as expected: all images invert 0 pairs by KID" in printed
     assert "as expected: rounding alone inverts 0" in printed

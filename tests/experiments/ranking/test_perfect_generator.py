@@ -9,7 +9,8 @@ from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.rankings import ScoredRows
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained
-from fedgen.experiments.engine.trainings import Plan, Series, runs_of
+from fedgen.experiments.engine.study import ScoredArmsChoice
+from fedgen.experiments.engine.trainings import Series, runs_of
 from fedgen.experiments.ranking.trained_checkpoints import (
     REAL,
     class_images,
@@ -94,8 +95,8 @@ def test_real_images_that_clients_train_on_are_no_perfect_generators_score():
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    plan = Plan((0,), runs=folder / "runs", recipes=write_recipe(folder / "recipes"))
-    found = runs_of(Series("WGAN-GP", "quickstart.yaml", (2,)), 0.5, plan)
+    choice = ScoredArmsChoice(seeds=1, runs=folder / "runs", recipes=write_recipe(folder / "recipes"))
+    found = runs_of(Series("WGAN-GP", "quickstart.yaml", (2,)), 0.5, choice)
     for run in found:
         untrained(run.training)
     return found

@@ -28,4 +28,4 @@ def test_rows_are_centred_and_drawn_anew_for_each_draw():
 
 def test_no_draw_is_refused(tmp_path):
     with pytest.raises(ValueError, match="draws"):
-        fastfid_error(tmp_path, draws=0)
+        fastfid_error(output=tmp_path, draws=0)

@@ -46,7 +46,7 @@ def test_threads_are_limited_within_and_put_back():
 
 def test_molecules_have_chemnets_number_of_features(tmp_path):
     with pytest.raises(ValueError, match="512"):
-        fastfid_speed(tmp_path, **{**SMALL, "spectrum": "chemnet"})
+        fastfid_speed(output=tmp_path, **{**SMALL, "spectrum": "chemnet"})
 
 
 def test_outcomes_tell_the_factors_from_the_times():

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedgen.experiments.theory import fid_barycentre as experiment
+from fedgen.experiments.theory import gaussian_fids as experiment
 
 
 def commutator(first, second):
@@ -50,4 +50,4 @@ def test_the_printed_shift_does_not_make_the_clients_distances_equal():
 
 def test_sizes_without_a_comparison_are_refused(tmp_path):
     with pytest.raises(ValueError, match="generators"):
-        experiment.barycentre(tmp_path, generators=1)
+        experiment.barycentre(output=tmp_path, generators=1)

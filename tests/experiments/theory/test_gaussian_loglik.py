@@ -25,4 +25,4 @@ def test_densities_by_hand():
 
 def test_a_variance_without_a_best_one_below_it_is_refused(tmp_path):
     with pytest.raises(ValueError, match="variance"):
-        experiment.gaussian_loglik(tmp_path, 50, 2.0)
+        experiment.gaussian_loglik(50, 2.0, output=tmp_path)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgen.experiments.theory.minibatch_bias import least_scale, measure, minibatch_bias
+from fedgen.experiments.theory.gaussian_fids import least_scale, measure, minibatch_bias
 
 
 def test_the_minimum_in_theory_by_hand():
