@@ -174,6 +174,14 @@ def linked(text: str) -> str:
     return PAGE.sub(r":doc:`/\1`", text)
 
 
+def keep_whole(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Let no line end within an option or a short name, or between a formula and its punctuation."""
+    if "body" in context:
+        body = re.sub(r'<span class="pre">(?=[^<]{1,30}<)', '<span class="pre whole">', context["body"])
+        formula = r'\(*<span class="math [^"]*">[^<]*</span>[,.;:)]*'
+        context["body"] = re.sub(formula, r'<span class="whole">\g<0></span>', body)
+
+
 PART = (nodes.section, addnodes.desc)  # what the search finds: a section, or a documented name
 UNSEEN = (*PART, nodes.title, nodes.Invisible, nodes.raw, nodes.math_block, addnodes.desc_signature)
 
@@ -219,6 +227,7 @@ def without_own_search(app: Any) -> None:
 
 def setup(app: Any) -> None:
     app.connect("builder-inited", without_own_search)
+    app.connect("html-page-context", keep_whole)
     app.connect("build-finished", write_pages)
     app.connect("builder-inited", write_reference)
     app.connect("builder-inited", write_entries)

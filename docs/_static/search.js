@@ -20,7 +20,7 @@
 
   /* the start of a stretch of a text that holds most of the words, and how many it holds */
   const stretchOf = (text, patterns, length) => {
-    const starts = patterns.flatMap((pattern) => [...text.matchAll(pattern)].map((match) => match.index));
+    const starts = patterns.flatMap((pattern) => [...text.matchAll(pattern)].map((match) => match.index)).sort((a, b) => a - b);
     const held = (start) => patterns.filter((pattern) => text.slice(start, start + length).match(pattern)).length;
     return starts.map((start) => [start, held(start)]).reduce((best, one) => (one[1] > best[1] ? one : best), [0, 0]);
   };
