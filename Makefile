@@ -55,7 +55,7 @@ test-fuzz: $(READY) ## a thousand damaged copies of every file that is read (min
 	$(PYTEST) --durations 10 -m fuzz
 
 # chromium and its driver are Debian's; where they are missing the tests fail, and say so
-test-browser: $(READY) ## reports in a real browser, which it installs on Debian as root (a minute)
+test-browser: $(READY) ## reports and the search of the site in a real browser, which it installs on Debian as root (a minute)
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-dejavu-core; } || \
 	{ echo "make test-browser needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver" >&2; exit 1; }

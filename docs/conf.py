@@ -1,10 +1,15 @@
 """Sphinx configuration: `make docs` writes the site to build/docs/index.html."""
 
 import inspect
+import json
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
 
 import fedgen
 from fedgen.benchmark.leaderboard import page_of, read_all
@@ -15,6 +20,7 @@ author = "the fedgen authors"
 copyright = "2026, the fedgen authors"
 release = fedgen.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb", "sphinx_copybutton"]
+extensions += ["sphinx.ext.mathjax", "sphinx-mathjax-offline"]  # formulas without a network
 exclude_patterns = ["conf.py"]
 
 html_theme = "furo"
@@ -22,9 +28,9 @@ html_title = f"fedgen {release}"
 html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_show_search_summary = False  # it would fetch pages, which browsers refuse from disk
 html_show_sphinx = False
-templates_path: list[str] = []
+html_additional_pages = {"search": "search.html"}  # instead of Sphinx's, which fetches pages: browsers refuse from disk
+templates_path = ["_templates"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -33,6 +39,8 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 default_role = "code"
 
+myst_enable_extensions = ["dollarmath"]
+mathjax3_config = {"chtml": {"scale": 0.95}}
 myst_heading_anchors = 4  # links to headings as on a forge
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
@@ -126,8 +134,8 @@ def write(path: Path, text: str) -> None:
 def as_restructured_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Make reStructuredText of docstrings, which are written to be read in the source.
 
-    They have names in single backticks, plain stars, bars and underscores, and lists without an empty line before them.
-    Examples stay as they are.
+    They have names in single backticks, plain stars, bars and underscores, pages as docs/name.md, and lists without an
+    empty line before them. Examples stay as they are.
     """
     written = lines[:]
     lines.clear()
@@ -150,14 +158,77 @@ def in_list(lines: list[str]) -> bool:
 
 
 def literal(part: str) -> str:
-    return f"``{part.strip('`')}``"
+    text = part.strip("`")
+    return linked(text) if PAGE.fullmatch(text) else f"``{text}``"
 
 
 def escaped(part: str) -> str:
-    return re.sub(r"(?<=\w)_(?=\W|$)", r"\_", re.sub(r"([*|])", r"\\\1", part))
+    return linked(re.sub(r"(?<=\w)_(?=\W|$)", r"\_", re.sub(r"([*|])", r"\\\1", part)))
+
+
+PAGE = re.compile(r"docs/([\w-]+)\.md")
+
+
+def linked(text: str) -> str:
+    """Return a text in which pages are links that read as their titles."""
+    return PAGE.sub(r":doc:`/\1`", text)
+
+
+def keep_whole(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Let no line end within an option or a short name, or between a formula and its punctuation."""
+    if "body" in context:
+        body = re.sub(r'<span class="pre">(?=[^<]{1,30}<)', '<span class="pre whole">', context["body"])
+        formula = r'\(*<span class="math [^"]*">[^<]*</span>[,.;:)]*'
+        context["body"] = re.sub(formula, r'<span class="whole">\g<0></span>', body)
+
+
+PART = (nodes.section, addnodes.desc)  # what the search finds: a section, or a documented name
+UNSEEN = (*PART, nodes.title, nodes.Invisible, nodes.raw, nodes.math_block, addnodes.desc_signature)
+
+
+def write_pages(app: Any, error: Exception | None) -> None:
+    """Write the text of all pages as a script for search.js: browsers do not read files from disk."""
+    pages = [] if error else [page_for_search(app, name) for name in sorted(app.env.found_docs)]
+    text = f"const PAGES = {json.dumps(pages, ensure_ascii=False)};\n"
+    (Path(app.outdir) / "_static" / "pages.js").write_text(text, encoding="utf-8")
+
+
+def page_for_search(app: Any, name: str) -> dict[str, Any]:
+    """Return a page's title and address, and title, anchor and text of each of its parts."""
+    parts = [
+        {
+            "title": part[0].get("fullname") or part[0].astext(),
+            "anchor": "".join((part["ids"] or part[0]["ids"])[:1]),
+            "text": " ".join(blocks(part)),
+        }
+        for part in app.env.get_doctree(name).findall(lambda node: isinstance(node, PART))
+    ]
+    return {"title": app.env.titles[name].astext(), "address": app.builder.get_target_uri(name), "sections": parts}
+
+
+def blocks(node: Any) -> Iterator[str]:
+    """Yield the paragraphs, cells and code below a node that are in no part of their own."""
+    for child in node.children:
+        if isinstance(child, nodes.TextElement) and not isinstance(child, UNSEEN):
+            yield " ".join("".join(map(plain, child.findall(nodes.Text))).split())
+        elif not isinstance(child, UNSEEN):
+            yield from blocks(child)
+
+
+def plain(text: nodes.Text) -> str:
+    """Return a text, a formula's without TeX's signs."""
+    is_formula = isinstance(text.parent, nodes.math)
+    return re.sub(r"\\(?:operatorname|mathrm|text|[lr]vert|[lr]Vert|,)|[\\{}]", "", text) if is_formula else text
+
+
+def without_own_search(app: Any) -> None:
+    app.builder.search = False  # Sphinx's index
 
 
 def setup(app: Any) -> None:
+    app.connect("builder-inited", without_own_search)
+    app.connect("html-page-context", keep_whole)
+    app.connect("build-finished", write_pages)
     app.connect("builder-inited", write_reference)
     app.connect("builder-inited", write_entries)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon reads sections

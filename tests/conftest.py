@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -45,6 +46,30 @@ def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def clip(clip_weights: Path) -> Embedding:
     return load_embedding("clip-vit-b-32", weights=clip_weights)
+
+
+MISSING = "browser tests need {}: `make test-browser` installs it on Debian as root; -m 'not browser' leaves them out"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window; a failure, not a skip, where it is missing."""
+    program, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+    if not program or not driver:
+        pytest.fail(MISSING.format("chromium and chromedriver (apt-get install chromium chromium-driver)"))
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ImportError:
+        pytest.fail(MISSING.format("selenium (pip install selenium)"))
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=Service(driver))
+    yield found
+    found.quit()
 
 
 # of slow tests, those that take minutes, most of it in processes that they start

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -19,30 +18,8 @@ from tests.evaluation.test_numbers import SAID
 from tests.reports.folders import HOSTILE, write_run
 
 pytestmark = pytest.mark.browser
-MISSING = "browser tests need {}: `make test-browser` installs it on Debian as root; -m 'not browser' leaves them out"
 WIDTHS = (1280, 768, 360)
 ROUNDS = tuple(range(9, 309, 10))
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium without a window; a failure, not a skip, where it is missing."""
-    program, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
-    if not program or not driver:
-        pytest.fail(MISSING.format("chromium and chromedriver (apt-get install chromium chromium-driver)"))
-    try:
-        from selenium import webdriver
-        from selenium.webdriver.chrome.service import Service
-    except ImportError:
-        pytest.fail(MISSING.format("selenium (pip install selenium)"))
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=Service(driver))
-    yield found
-    found.quit()
 
 
 @pytest.fixture(scope="session")
