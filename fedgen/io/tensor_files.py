@@ -7,7 +7,8 @@ a hash of all that they hold in their metadata. Each file is opened once, and wh
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,13 +23,12 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parameter import is_lazy
 
-from fedgen.foreign_text import printable
-from fedgen.io.archives import DamageError, open_archive
+from fedgen.foreign_text import listed
 from fedgen.io.field_types import fault
-from fedgen.io.files import atomic_write, parse_json
+from fedgen.io.files import DamageError, atomic_write, open_archive, parse_json
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.regular_files import check_unpacked, open_regular, read_regular
-from fedgen.io.torch_files import MAGIC, ObjectsError, foreign_names, pickle_of, read_archive, read_old_file
+from fedgen.io.torch_files import MAGIC, ObjectsError, foreign_names, leaves, read_archive, read_old_file
 
 HASH = "content_hash"
 TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", "a complete safetensors file"
@@ -53,7 +53,12 @@ def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
                     value = read_archive(archive)
             check_unpacked(bytes_of(tensors_in(value)), size)  # views of few numbers can be of any size
         except ObjectsError as error:
-            raise ValueError(_of_objects(path, error.names)) from error
+            raise ValueError(
+                f"{path} is not {TORCH}: it holds {listed(error.names)}, which are unpickled, and that runs whatever a"
+                " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
+                " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
+                " yourself, torch.serialization.add_safe_globals allows the classes"
+            ) from error
         except DamageError:
             raise
         except Exception as error:  # a damaged stream may provoke any
@@ -62,58 +67,30 @@ def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
     return value
 
 
-def _of_objects(path: str | Path, names: Sequence[str]) -> str:
-    shown = [printable(name, 100) for name in names]
-    shown = shown if len(shown) <= 5 else [*shown[:4], f"{len(shown) - 4} more"]
-    return (
-        f"{path} is not {TORCH}: it holds {', '.join(shown)}, which are unpickled, and that runs whatever a"
-        " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
-        " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
-        " yourself, torch.serialization.add_safe_globals allows the classes"
-    )
-
-
 def objects_in(value: Any) -> list[str]:
     """Classes and functions that reading a saved value would need beside tensors and plain types, by dotted names."""
-    file = io.BytesIO()
-    torch.save(value, file)
-    with open_archive("a value", TORCH, file) as archive:
-        return foreign_names(pickle_of(archive))
+    torch.save(value, file := io.BytesIO())
+    with zipfile.ZipFile(file) as archive:
+        return foreign_names(archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl"))))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     return (part for part in leaves(value) if isinstance(part, Tensor))
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """Yield what nested containers hold that is none; each is opened once, as they may hold one another in circles."""
-    left, seen = [value], set()
-    while left:
-        part = left.pop()
-        if not isinstance(part, Mapping | list | tuple | set):
-            yield part
-        elif id(part) not in seen:
-            seen.add(id(part))
-            left.extend(part.values() if isinstance(part, Mapping) else part)
-
-
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, on the CPU, and its metadata; a hash of `write_safetensors` is compared."""
     content = read_regular(path)
     try:
-        tensors, metadata = load(content), _metadata(content)
+        tensors, header = load(content), parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata: dict[str, str] = header.get("__metadata__") or {}
+        if wrong := fault(metadata, dict[str, str]):
+            raise ValueError(f"its metadata {wrong}")
     except Exception as error:  # SafetensorError, and others for types that torch lacks
         raise ValueError(f"{path} is not {SAFETENSORS}, or it is damaged ({error})") from error
     if not is_whole(tensors, metadata):
         raise ValueError(f"{path} is damaged: it holds something other than what was written")
     return tensors, metadata
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    found = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
-    if wrong := fault(found, dict[str, str]):
-        raise ValueError(f"its metadata {wrong}")
-    return found
 
 
 def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from fedgen.data import MNIST
 from fedgen.data.formats import download
-from fedgen.data.sets.mnist import read_idx
+from fedgen.data.sets.small_images import read_idx
 from tests.data.published import idx, write_idx_split
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgen.data import Moses
-from fedgen.data.sets.moses import FAMILIES, UNSEEN
+from fedgen.data.sets.texts import FAMILIES, UNSEEN
 from fedgen.data.text import decode_all
 
 MOLECULES = {

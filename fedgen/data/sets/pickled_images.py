@@ -18,7 +18,7 @@ from fedgen.data.formats.download import fetch, missing
 from fedgen.data.formats.image_files import join
 from fedgen.io.field_types import conforms
 from fedgen.io.regular_files import read_regular
-from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, Unfinished, make_array, unpickle
+from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, make_array, unpickle
 from fedgen.progress import track
 
 SIZES = (8, 16, 32, 64)  # of ImageNet's images
@@ -100,7 +100,7 @@ def read_pickle(path: str | Path) -> Any:
     data = read_regular(path)
     try:
         stream = io.BytesIO(data)
-        value = unpickle(stream, _ALLOWED)
+        value = unpickle(stream, _ALLOWED, states={_Array: _Array.set_state})
         if stream.read(1):
             raise ValueError("there are data behind its end")
         return _plain(value, {}, depth=0)
@@ -111,19 +111,16 @@ def read_pickle(path: str | Path) -> Any:
         ) from error
 
 
-class _Array(Unfinished):
+@dataclass(eq=False)
+class _Array:
     """An array in the making: NumPy pickles it empty, to be filled by its state."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = np.empty(0)
+    value: np.ndarray | None = None
 
     def set_state(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
             raise ValueError("an array has a state that NumPy does not write")
-        _, shape, kind, column_major, raw = state
-        self.value = make_array(shape, kind, column_major, raw)
+        self.value = make_array(*state[1:])
 
 
 _ARRAY_TYPE = Name()  # numpy.ndarray: only ever an argument

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.sets.mnist import MNIST5k
+from fedgen.data.sets.small_images import MNIST5k
 from fedgen.seeds import generator
 
 SIDE = 28  # of MNIST's images

@@ -1,18 +1,88 @@
-"""Patches of the photographs that come with scikit-image: natural clients of colour without a download.
+"""Data sets that installed packages bring, or that are drawn.
 
-They are in the public domain or free to use; `help(skimage.data.coffee)` and its like say whose each is.
+The digits of scikit-learn are 1,797 grey images of 8 x 8 pixels (UCI ML repository). The photographs of scikit-image
+are in the public domain or free to use; `help(skimage.data.coffee)` and its like say whose each is. The points are the
+toy of the papers on avg and all: clients N((-1, 0), I) and N((+1, 0), I) in the plane.
 """
 
 from collections.abc import Mapping, Sequence
+
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import check_form, read_image
 from fedgen.extras import need
+from fedgen.seeds import generator
+
+DIGITS = tuple("0123456789")
+
+
+class Digits(DataSet):
+    """The 1,797 digits of scikit-learn, uint8 [1797, 1, 8, 8]; no files, no download, no test split.
+
+    Examples:
+        >>> from fedgen import Digits
+        >>> digits = Digits().read("train")
+        >>> digits.inputs.shape, digits.inputs.dtype
+        (torch.Size([1797, 1, 8, 8]), torch.uint8)
+        >>> digits.labels[:5]
+        tensor([0, 1, 2, 3, 4])
+    """
+
+    name = "digits"
+    splits = ("train",)
+
+    def read(self, split: Split) -> Examples:
+        """The digits, their 17 grey levels v spread to round(v * 255 / 16)."""
+        package = find_spec("sklearn")  # importing it takes seconds
+        assert package is not None and package.submodule_search_locations is not None
+        path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+        rows = torch.from_numpy(np.loadtxt(path, delimiter=","))
+        spread = rows[:, :-1].mul(255 / 16).round().to(torch.uint8)
+        return Examples(spread.reshape(-1, 1, 8, 8), rows[:, -1].to(torch.int64), f"{self.name}/{split}", DIGITS)
+
+
+class GaussianMixture(DataSet):
+    """Points drawn from Gaussians, float32 [N, D]; the label is the component, so ByClass makes one client of each.
+
+    Pooled, the default is a mixture with mean 0 and covariance diag(2, 1).
+
+    Args:
+        num_points: points of each component in each split.
+        means: the components' means.
+        std: standard deviation along every axis.
+        seed: the same seed gives the same points; "train" and "test" are independent draws.
+    """
+
+    name = "gaussian_mixture"
+
+    def __init__(
+        self,
+        num_points: int = 50_000,
+        means: Sequence[Sequence[float]] = ((-1.0, 0.0), (1.0, 0.0)),
+        std: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        if num_points < 1 or std < 0 or not means or len({len(mean) for mean in means}) != 1:
+            given = f"num_points={num_points}, std={std}, means={means}"
+            raise ValueError(f"{given}: num_points must be at least 1, std at least 0, means of one length")
+        self.num_points, self.means, self.std, self.seed = num_points, means, std, seed
+
+    def read(self, split: Split) -> Examples:
+        centres = torch.tensor(self.means, dtype=torch.float32)
+        count, dim = centres.shape
+        noise = torch.randn(count, self.num_points, dim, generator=generator(self.seed, self.name, split))
+        points = (noise * self.std + centres[:, None]).reshape(-1, dim)
+        labels = torch.arange(count).repeat_interleave(self.num_points)
+        classes = tuple(f"component {component}" for component in range(count))
+        return Examples(points, labels, f"{self.name}/{split}", classes)
+
 
 COLOUR: Mapping[str, str] = {
     "astronaut": "astronaut.png",
