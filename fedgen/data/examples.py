@@ -64,14 +64,13 @@ class Examples:
         for part in ("inputs", "labels", "owners"):
             object.__setattr__(self, part, self._tensor(part, getattr(self, part)))
         self._check_inputs()
-        if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.inputs),):
-            labels = f"{self.labels.dtype} {tuple(self.labels.shape)}"
-            raise ValueError(f"{self.name}: labels must be int64 [{len(self.inputs)}], one an input, got {labels}")
-        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < max(1, len(self.classes)):
-            span = f"{int(self.labels.min())} to {int(self.labels.max())}"
-            allowed = f"0 to {len(self.classes) - 1}" if self.classes else "all 0, as there are no classes"
-            raise ValueError(f"{self.name}: labels run from {span} but must be {allowed}")
-        self._check_owners()
+        allowed = f"0 to {len(self.classes) - 1}" if self.classes else "all 0, as there are no classes"
+        self._check_places("labels", self.labels, max(1, len(self.classes)), f"must be {allowed}")
+        names = self.owner_names
+        if len(set(names)) != len(names) or (self.owners is None and names):
+            raise ValueError(f"{self.name}: {len(names)} owner_names need owners, and no two may be alike")
+        if self.owners is not None:
+            self._check_places("owners", self.owners, len(names), f"there are {len(names)} owner_names")
 
     def _tensor(self, part: str, values: Any) -> Any:
         """A part as a tensor; labels and owners that are integers, labels that are whole floats, too, as int64."""
@@ -100,18 +99,13 @@ class Examples:
         if len(shape) != axes:
             raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes} axes are needed")
 
-    def _check_owners(self) -> None:
-        owners, names = self.owners, self.owner_names
-        if len(set(names)) != len(names) or (owners is None and names):
-            raise ValueError(f"{self.name}: {len(names)} owner_names need owners, and no two may be alike")
-        if owners is None:
-            return
-        if owners.dtype != torch.int64 or owners.shape != self.labels.shape:
-            found = f"{owners.dtype} {tuple(owners.shape)}"
-            raise ValueError(f"{self.name}: owners must be int64 [{len(self)}], one an input, got {found}")
-        if len(owners) and not 0 <= int(owners.min()) <= int(owners.max()) < len(names):
-            span = f"{int(owners.min())} to {int(owners.max())}"
-            raise ValueError(f"{self.name}: owners run from {span} but there are {len(names)} owner_names")
+    def _check_places(self, part: str, values: Tensor, count: int, rule: str) -> None:
+        """ValueError, which ends with the `rule`, unless labels or owners are int64 [N] in 0 .. count - 1."""
+        if values.dtype != torch.int64 or values.shape != (len(self.inputs),):
+            found = f"{values.dtype} {tuple(values.shape)}"
+            raise ValueError(f"{self.name}: {part} must be int64 [{len(self.inputs)}], one an input, got {found}")
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < count:
+            raise ValueError(f"{self.name}: {part} run from {int(values.min())} to {int(values.max())} but {rule}")
 
     def __len__(self) -> int:
         return len(self.labels)

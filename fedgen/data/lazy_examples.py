@@ -122,9 +122,12 @@ class LazyInputs:
 
     def batches(self, size: int = CHUNK) -> Iterator[tuple[Any, int]]:
         """Batches of at most `size` items, as their `collate_fn` makes them, in order, with how many each has."""
-        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
-        runs = [run for chunk in chunks for run in self.reader.items.runs(chunk)]
+        runs = self._runs(size)
         yield from zip(self.reader.items.stream(map(measured_task, runs)), map(len, runs))
+
+    def _runs(self, size: int) -> list[list[int]]:
+        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
+        return [run for chunk in chunks for run in self.reader.items.runs(chunk)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -151,8 +154,7 @@ class LazyInputs:
         return LazyInputs(self.reader, self.positions[own])
 
     def split(self, size: int) -> "_Chunks":
-        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
-        return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
+        return _Chunks(self.reader, self._runs(size))
 
     def identity(self) -> str | None:
         """These images' identity, as their data sets know it by `content_id()` without reading them; None otherwise."""
@@ -264,16 +266,12 @@ def join_inputs(parts: Sequence[Any]) -> Any:
         return torch.cat([part[:] for part in parts])
     if len(readers) == 1:
         return LazyInputs(readers[0], torch.cat([part.positions for part in lazy]))
-    starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
-    return LazyInputs(_join_readers(readers), torch.cat([part.positions + starts[id(part.reader)] for part in lazy]))
-
-
-def _join_readers(readers: Sequence[ImageReader]) -> ImageReader:
-    first = readers[0]
     workers = max(reader.items.num_workers for reader in readers)
     items = Items([part for reader in readers for part in reader.items.parts], workers)
-    name = f"{first.name} and {len(readers) - 1} more"
-    return ImageReader(items, name, first.images_of, first.value_range)
+    name = f"{readers[0].name} and {len(readers) - 1} more"
+    starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
+    positions = torch.cat([part.positions + starts[id(part.reader)] for part in lazy])
+    return LazyInputs(ImageReader(items, name, readers[0].images_of, readers[0].value_range), positions)
 
 
 def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:

@@ -12,16 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
 from PIL import Image
 from torch import Tensor
 
 from fedgen.data.annotations import numbered
-from fedgen.data.examples import DataSet, Examples, Split
+from fedgen.data.examples import Examples, Split
 from fedgen.data.formats.download import missing
-from fedgen.data.formats.image_files import Unread, check_form, fit, read_image, to_tensor
-from fedgen.data.formats.image_folder import FittedImages, Listing, load_images
-from fedgen.foreign_text import is_number
+from fedgen.data.formats.image_files import Unread, fit, read_image, to_tensor
+from fedgen.data.formats.image_folder import FittedImages, Listing
+from fedgen.foreign_text import is_number, listed
 from fedgen.io.files import read_csv
 from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
 
@@ -35,7 +34,7 @@ REMEDY = (
 )
 
 
-class CelebA(DataSet):
+class CelebA(FittedImages):
     """CelebA's aligned faces, uint8 [N, 3, size, size]: 162,770 train and 19,962 test images in the files' order.
 
     Looked for in `root` and in its folder celeba, torchvision's place, each with or without the publisher's folders
@@ -65,30 +64,36 @@ class CelebA(DataSet):
         identities: bool = False,
         in_memory: bool = True,
     ) -> None:
-        check_form(3, size)
+        super().__init__("celeba", size, 3, in_memory)
         if not 1 <= crop <= WIDTH:
             raise ValueError(f"crop must be 1 to {WIDTH} pixels, the width of the aligned faces, got {crop}")
-        self.root, self.size, self.crop = Path(root), size, crop
-        self.attribute, self.identities, self.in_memory = attribute, identities, in_memory
-        parts = ["celeba", str(size), *([f"crop{crop}"] if crop != WIDTH else []), *([attribute] if attribute else [])]
-        self.name = "-".join(parts)
+        self.root, self.crop, self.attribute, self.identities = Path(root), crop, attribute, identities
+        self.name += (f"-crop{crop}" if crop != WIDTH else "") + (f"-{attribute}" if attribute else "")
 
     def read(self, split: Split) -> Examples:
         """The faces of a split; ValueError too if there is no such attribute."""
         names = read_partition(self._find(PARTITIONS), PARTITION[split])
         classes: tuple[str, ...] = ()
-        labels = torch.zeros(len(names), dtype=torch.int64)
+        labels = [0] * len(names)
         if self.attribute is not None:
             classes = (f"not {self.attribute}", self.attribute)
-            labels = torch.tensor(read_attribute(self._find(ATTRIBUTES), self.attribute, names), dtype=torch.int64)
+            labels = read_attribute(self._find(ATTRIBUTES), self.attribute, names)
         owners, people = self._read_owners(names) if self.identities else (None, ())
-        folder = self._folder_of(names, split)
+        folder = self._find(IMAGES)
+        if absent := sorted(set(names) - set(os.listdir(folder))):
+            raise FileNotFoundError(
+                f"{len(absent)} of the {len(names)} {split} images are not in {folder}: {listed(absent)}; unpack"
+                " img_align_celeba.zip again"
+            )
         files = [folder / name for name in names]
         if self.in_memory:
-            check_unpacked(len(names) * 3 * self.size**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
-        read = partial(read_face, crop=self.crop, size=self.size)
-        found = Listing(files, labels, classes, owners, people)
-        return load_images(found, f"{self.name}/{split}", read, self.in_memory)
+            side = self.size or WIDTH
+            check_unpacked(len(names) * 3 * side**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
+        return self.load_listed(Listing(files, labels, classes, owners, people), split)
+
+    @property
+    def reader(self) -> "partial[Tensor]":
+        return partial(read_face, crop=self.crop, size=self.size)
 
     def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
         """Each image's place among the people of the split, and the people in order of their numbers."""
@@ -106,16 +111,6 @@ class CelebA(DataSet):
                 if (folder / name).exists():
                     return folder / name
         raise missing(f"{name} of CelebA", bases, REMEDY.format(folder=bases[0]))
-
-    def _folder_of(self, names: Sequence[str], split: Split) -> Path:
-        folder = self._find(IMAGES)
-        if absent := sorted(set(names) - set(os.listdir(folder))):
-            listed = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
-            raise FileNotFoundError(
-                f"{len(absent)} of the {len(names)} {split} images are not in {folder}: {listed}; "
-                "unpack img_align_celeba.zip again"
-            )
-        return folder
 
 
 def read_face(path: Path, crop: int, size: int, unread: Unread | None = None) -> Tensor:

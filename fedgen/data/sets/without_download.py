@@ -6,10 +6,10 @@ toy of the papers on avg and all: clients N((-1, 0), I) and N((+1, 0), I) in the
 """
 
 from collections.abc import Mapping, Sequence
-
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ class Digits(DataSet):
 
     def read(self, split: Split) -> Examples:
         """The digits, their 17 grey levels v spread to round(v * 255 / 16)."""
-        package = find_spec("sklearn")  # importing it takes seconds
-        assert package is not None and package.submodule_search_locations is not None
+        package: Any = find_spec("sklearn")  # importing it takes seconds
         path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
         rows = torch.from_numpy(np.loadtxt(path, delimiter=","))
         spread = rows[:, :-1].mul(255 / 16).round().to(torch.uint8)
