@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from fedgen.data.sets.pickled_images import CIFAR10, CIFAR100, ImageNet32
     from fedgen.data.sets.small_images import FEMNIST, MNIST, FashionMNIST, MedMNIST, MNIST5k
     from fedgen.data.sets.style_shift import StyleShift
-    from fedgen.data.sets.texts import BibleKJV, Moses
     from fedgen.data.sets.without_download import Digits, GaussianMixture, PhotoPatches
-    from fedgen.data.text import TextFolder
+    from fedgen.data.text import BibleKJV, Moses, TextFolder
 
 __all__ = [
     "CIFAR10",
