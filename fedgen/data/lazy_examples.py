@@ -15,7 +15,7 @@ from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.data.text import widened
 from fedgen.images import channels_first, to_uint8
-from fedgen.io.hashing import hash_chunks
+from fedgen.io.tensor_files import hash_chunks
 from fedgen.seeds import derive, item_seed
 
 PROBED = 64  # images that tell the range of all

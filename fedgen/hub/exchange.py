@@ -18,9 +18,8 @@ from fedgen.extras import need
 from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, draw_samples
 from fedgen.io.field_types import conforms
 from fedgen.io.files import atomic_write, read_json, write_json
-from fedgen.io.hub_folders import find_folder
 from fedgen.io.regular_files import read_regular
-from fedgen.io.tensor_files import read_safetensors, write_safetensors
+from fedgen.io.tensor_files import find_folder, read_safetensors, write_safetensors
 from fedgen.models import DDPM
 from fedgen.models.checkpoint_file import OPTIMISED_ON, model_of, rebuild_model
 from fedgen.models.networks.network import TRUSTED

@@ -222,11 +222,9 @@ class MedMNIST(DataSet):
     def read(self, split: Split) -> Examples:
         """The images of a split."""
         path = self._find()
-        wanted = [f"{split}_images", f"{split}_labels", "train_labels"]
-        arrays = read_npz(path, list(dict.fromkeys(wanted)))
+        arrays = read_npz(path, list(dict.fromkeys([f"{split}_images", f"{split}_labels", "train_labels"])))
         images = pad_images(_med_images(arrays[f"{split}_images"], path, split, self.size), self.pad_to)
-        _check_classes(self.flag, {name: arrays[name] for name in wanted[1:]}, path)
-        labels, classes = _med_labels(arrays[f"{split}_labels"], arrays["train_labels"], len(images), path, split)
+        labels, classes = _med_labels(arrays, self.flag, split, len(images), path)
         return Examples(images, labels, f"{self.name}/{split}", classes)
 
     def _find(self) -> Path:
@@ -258,25 +256,22 @@ def _med_images(images: np.ndarray, path: Path, split: str, size: int) -> Tensor
     return tensor[:, None] if grey else tensor.permute(0, 3, 1, 2).contiguous()
 
 
-def _check_classes(flag: str, labels: Mapping[str, np.ndarray], path: Path) -> None:
-    """Raise ValueError for a label that is none of the set's published classes."""
-    most = MED_CLASSES.get(flag, 2**63)
-    for name, given in labels.items():
-        if given.shape[1:] == (1,) and given.dtype.kind in "iu" and len(rows := np.flatnonzero(given >= most)):
-            label = given[rows[0], 0]
-            raise ValueError(f"{path}: row {rows[0]} of {name} is {label}, and {flag} has the classes 0 to {most - 1}")
-
-
 def _med_labels(
-    labels: np.ndarray, train: np.ndarray, count: int, path: Path, split: str
+    arrays: Mapping[str, np.ndarray], flag: str, split: str, count: int, path: Path
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Labels int64 [N] and their classes; none for images of several findings."""
+    labels, train = arrays[f"{split}_labels"], arrays["train_labels"]
     if labels.ndim != 2 or len(labels) != count or labels.dtype.kind not in "iu" or labels.shape[1:] != train.shape[1:]:
         raise ValueError(
             f"{path}: {split}_labels must be integers [{count}, 1], got {labels.dtype} {list(labels.shape)}"
         )
     if labels.shape[1] > 1:
         return torch.zeros(count, dtype=torch.int64), ()
+    most = MED_CLASSES.get(flag, 2**63)
+    for name, given in ((f"{split}_labels", labels), ("train_labels", train)):
+        if given.dtype.kind in "iu" and len(rows := np.flatnonzero(given >= most)):
+            label = given[rows[0], 0]
+            raise ValueError(f"{path}: row {rows[0]} of {name} is {label}, and {flag} has the classes 0 to {most - 1}")
     return torch.from_numpy(labels[:, 0].astype(np.int64)), tuple(map(str, range(int(train.max()) + 1)))
 
 
