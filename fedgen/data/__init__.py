@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from fedgen.data.formats.image_folder import ImageFolder, ImageManifest
     from fedgen.data.sets.listed_images import Camelyon17, CelebA, FedISIC2019
     from fedgen.data.sets.pickled_images import CIFAR10, CIFAR100, ImageNet32
-    from fedgen.data.sets.small_images import FEMNIST, MNIST, FashionMNIST, MedMNIST, MNIST5k
-    from fedgen.data.sets.style_shift import StyleShift
-    from fedgen.data.sets.without_download import Digits, GaussianMixture, PhotoPatches
+    from fedgen.data.sets.small_images import FEMNIST, MNIST, FashionMNIST, MedMNIST
+    from fedgen.data.sets.without_download import Digits, GaussianMixture, MNIST5k, PhotoPatches, StyleShift
     from fedgen.data.text import BibleKJV, Moses, TextFolder
 
 __all__ = [

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -36,18 +37,15 @@ class ImageReader:
             raise ValueError(f"value_range={value_range}: give the least and the largest value of images, as (0, 1)")
         self.items, self.name, self.images_of = items, name, images_of
         self.value_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
-        self._probe: Tensor | None = None
 
-    @property
+    @cached_property
     def probe(self) -> Tensor:
         """The first image or point [1, ...] as it is measured; ValueError without, or for floats of unknown range."""
-        if self._probe is None:
+        found = self._found(self.items.read_aside(measured_task([0])))
+        if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
             some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
-            found = self._found(self.items.read_aside(measured_task([0])))
-            if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
-                self._check_range([self._found(self.items.read_aside(measured_task([at]))) for at in some])
-            self._probe = self._measured(found)
-        return self._probe
+            self._check_range([self._found(self.items.read_aside(measured_task([at]))) for at in some])
+        return self._measured(found)
 
     def read(self, positions: Sequence[int]) -> Tensor:
         """The images uint8 [n, C, H, W], or points float32 [n, D], at these positions."""

