@@ -74,7 +74,7 @@ def check_recipes(arguments: Sequence[str]) -> None:
     except (OSError, ValueError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        from fedgen.recipe.recipe_errors import refuse
+        from fedgen.recipe.recipe_objects import refuse
 
         refuse(str(error))
 

@@ -214,8 +214,10 @@ class DataSet(ABC):
             raise ValueError(f"split {split!r} is not known; use 'train' or 'test'")
         if split not in self.splits:
             raise ValueError(
-                f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set"
-                " that has one, such as MNIST, StyleShift with held_out, or ImageFolder with test_root"
+                f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set "
+                "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, FEMNIST, Camelyon17, FedISIC2019, "
+                "ImageNet32, GaussianMixture, PhotoPatches, StyleShift with held_out, ImageFolder with test_root, or "
+                "HuggingFace with test_split"
             )
         return self.read(split)
 

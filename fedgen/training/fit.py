@@ -39,9 +39,8 @@ from fedgen.io.files import atomic_write, read_yaml, remove_unfinished, require_
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
-from fedgen.recipe.recipe_errors import explain, refuse
 from fedgen.recipe.recipe_files import flatten, name_of
-from fedgen.recipe.recipe_objects import instantiate, plain_settings
+from fedgen.recipe.recipe_objects import explain, instantiate, plain_settings, refuse
 from fedgen.training.resume import (
     naming_write_errors,
     only_run,

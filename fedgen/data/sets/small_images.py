@@ -47,7 +47,7 @@ class IdxDataSet(DataSet):
 
     def read(self, split: Split) -> Examples:
         folder = self._find(split)
-        images, labels = (read_idx(_idx_file(folder, name)) for name in _file_names(split))
+        images, labels = map(read_idx, _idx_files(folder, split))
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             found = f"images {images.shape} and labels {labels.shape}"
             raise ValueError(f"the {split} files in {folder} must hold images [N, H, W] and N labels, not {found}")
@@ -59,7 +59,7 @@ class IdxDataSet(DataSet):
         raw = self.root / self.torchvision_name / "raw"
         folders = [self.root, raw, *self.more_folders]
         for folder in folders:
-            if all(_idx_file(folder, name).exists() for name in _file_names(split)):
+            if all(path.exists() for path in _idx_files(folder, split)):
                 return folder
         from torchvision import datasets  # slow to import, and it knows addresses and checksums
 
@@ -108,14 +108,10 @@ class FashionMNIST(IdxDataSet):
     remedy = "apt-get install dataset-fashion-mnist, or put the four *-ubyte.gz files of {url} into {folder}"
 
 
-def _file_names(split: Split) -> tuple[str, str]:
-    return f"{PREFIX[split]}-images-idx3-ubyte", f"{PREFIX[split]}-labels-idx1-ubyte"
-
-
-def _idx_file(folder: Path, name: str) -> Path:
-    """The plain file if there is one, otherwise the gzipped one (which may not exist)."""
-    plain = folder / name
-    return plain if plain.is_file() else folder / f"{name}.gz"
+def _idx_files(folder: Path, split: Split) -> list[Path]:
+    """The files of images and labels, each plain if there is such a file, else gzipped (which may not exist)."""
+    plain = (folder / f"{PREFIX[split]}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1"))
+    return [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -289,7 +285,11 @@ class FEMNIST(DataSet):
         images, labels = list[np.ndarray](), list[np.ndarray]()
         owners, owner_of = dict[str, int](), list[int]()
         count = 10 if self.digits_only else len(CLASSES)
-        for path in track(files := self._find(split), f"reading {self.name}/{split}", len(files), "files"):
+        folders = [self.root / "femnist" / split, self.root / split]
+        files = next((found for folder in folders if (found := sorted(folder.glob("*.json")))), [])
+        if not files:
+            raise missing(f"the {split} split of FEMNIST", folders, LEAF.format(folder=self.root / "femnist"))
+        for path in track(files, f"reading {self.name}/{split}", len(files), "files"):
             for writer, pixels, numbers in read_writers(path):
                 kept = numbers < count
                 if kept.any():
@@ -303,13 +303,6 @@ class FEMNIST(DataSet):
         inputs = ink if self.ink == "white" else 255 - ink
         classes = torch.from_numpy(np.concatenate(labels))
         return Examples(inputs, classes, f"{self.name}/{split}", CLASSES[:count], torch.tensor(owner_of), tuple(owners))
-
-    def _find(self, split: Split) -> list[Path]:
-        folders = [self.root / "femnist" / split, self.root / split]
-        for folder in folders:
-            if found := sorted(folder.glob("*.json")):
-                return found
-        raise missing(f"the {split} split of FEMNIST", folders, LEAF.format(folder=self.root / "femnist"))
 
 
 def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
