@@ -95,9 +95,3 @@ def list_recipes() -> None:
     none = "no recipes here, and none came with the package; give `fedgen fit` the path of one"
     ending = f"\n{fill(MEANING, room)}" if found else fill(none, room)
     console.print(ending, markup=False, highlight=False, soft_wrap=True)
-
-
-def recipes(arguments: Sequence[str]) -> int:
-    from fedgen.flags import run_function  # whose parsers `fedgen fit` does without
-
-    return run_function(list_recipes, arguments, "fedgen recipes")

@@ -83,15 +83,7 @@ class RecipeParser(LightningArgumentParser):
 
 
 class FedgenCLI(LightningCLI):
-    """LightningCLI with the kit's defaults: one device, a run folder, round checkpoints, TensorBoard, the controls.
-
-    - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
-    - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
-      in a folder of its own beside the federated run's.
-    - `--explain` trains as without it, and prints after the first round what clients exchange, keep and reset.
-    - A run that was stopped goes on from its last whole round (`--ckpt_path previous`: from the checkpoint before it,
-      if the last one is damaged); a finished one says so; another recipe in the same folder is an error.
-    """
+    """LightningCLI with the kit's defaults: one device, a run folder, round checkpoints, TensorBoard, the controls."""
 
     def __init__(self, args: Any = None) -> None:
         alias_if_unused()  # before the recipe's own classes are imported
