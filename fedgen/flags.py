@@ -28,10 +28,8 @@ class _HelpAll(argparse.Action):
 class PlainCommandParser(argparse.ArgumentParser):
     """argparse's parser, whose --help fits a screen, and whose errors name the nearest of a mistyped option."""
 
-    def __init__(self, *arguments: Any, screen: str = "", **options: Any) -> None:
-        """Makes a parser whose --help prints `screen`; by default the whole help, or if long a line an option."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.screen = screen
         self.add_argument(
             ASK_ALL,
             action=_HelpAll,
@@ -42,7 +40,7 @@ class PlainCommandParser(argparse.ArgumentParser):
         )
 
     def print_help(self, file: Any = None) -> None:
-        whole = self.screen or self.format_help()
+        whole = self.format_help()
         self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
 
     def error(self, message: str, *cause: Exception | None) -> NoReturn:
@@ -81,8 +79,8 @@ def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: s
     return 0
 
 
-def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:
-    """The arguments with "true" behind each yes-or-no option of a function or class that stands alone."""
+def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
+    """The arguments with "true" behind each yes-or-no option of a function that stands alone."""
     parameters = inspect.signature(function).parameters
     flags = {f"--{name}" for name, one in parameters.items() if isinstance(one.default, bool)}
     found = []

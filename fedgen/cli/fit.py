@@ -59,17 +59,8 @@ def fit(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     given = with_recipe(arguments)
-    check_recipes(given)
-    from fedgen.training.fit import fit as train
-
-    train(given)
-    return 0
-
-
-def check_recipes(arguments: Sequence[str]) -> None:
-    """Ends with a line and status 2 for a recipe that is not there, or is none."""
     try:
-        for text in given_recipes(arguments):
+        for text in given_recipes(given):
             read_given(text)
     except (OSError, ValueError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
@@ -77,6 +68,10 @@ def check_recipes(arguments: Sequence[str]) -> None:
         from fedgen.recipe.recipe_objects import refuse
 
         refuse(str(error))
+    from fedgen.training.fit import fit as train
+
+    train(given)
+    return 0
 
 
 def list_recipes() -> None:

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Connection, wait
@@ -36,20 +37,13 @@ class Call:
     output: int  # descriptor of the file that takes what it says
 
 
-@dataclass
-class _Child:
-    """A fork that trains: who waits for it, until it has hung up, and when it is killed."""
-
-    line: Connection | None
-    end: float = inf
-
-
 class FitServer:
     """Forks for calls, a connection and an output file each from a socket, and sends callers the exit status."""
 
     def __init__(self, calls: socket.socket) -> None:
         self._calls, self._open = calls, True
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, Connection] = {}  # who waits for a fork that trains; closed once they have hung up
+        self._ends: dict[int, float] = {}  # when forks are killed that nobody waits for
         self._own, self._libc = os.getpid(), ctypes.CDLL(None)
         self._woken, self._wakes = os.pipe()
         for end in (self._woken, self._wakes):
@@ -61,7 +55,7 @@ class FitServer:
     def serve(self) -> Call | None:
         """Takes calls. Returns each in the fork that is to train, and None in this process when all is over."""
         while self._open or self._children:
-            lines = {child.line: number for number, child in self._children.items() if child.line is not None}
+            lines = {line: number for number, line in self._children.items() if not line.closed}
             ready = wait([self._woken, *([self._calls] if self._open else []), *lines], self._patience())
             if not ready and not self._children:
                 return None
@@ -79,30 +73,28 @@ class FitServer:
         """Seconds to the next thing to do, whatever comes."""
         if not self._children:
             return IDLE
-        return min(3600.0, max(0.0, min(child.end for child in self._children.values()) - time.monotonic()))
+        return min(3600.0, max(0.0, min(self._ends.values(), default=inf) - time.monotonic()))
 
     def _reap(self) -> None:
         for number in list(self._children):
             ended, status = os.waitpid(number, os.WNOHANG)
             if ended:
-                line = self._children.pop(number).line
-                _tell(line, b"%d" % os.waitstatus_to_exitcode(status))
-                if line is not None:
-                    line.close()
+                self._ends.pop(number, None)
+                with self._children.pop(number) as line:
+                    _tell(line, b"%d" % os.waitstatus_to_exitcode(status))
 
     def _stop(self, number: int) -> None:
         """Ends the fork of a caller that has hung up: callers say no more than the call."""
-        child = self._children.get(number)
-        if child is not None and child.line is not None:
-            child.line.close()
-            child.line, child.end = None, time.monotonic() + GRACE
+        if number in self._children:
+            self._children[number].close()
+            self._ends[number] = time.monotonic() + GRACE
             os.kill(number, signal.SIGTERM)
 
     def _kill_overdue(self) -> None:
-        for number, child in self._children.items():
-            if time.monotonic() >= child.end:
+        for number, end in self._ends.items():
+            if time.monotonic() >= end:
                 os.kill(number, signal.SIGKILL)
-                child.end = inf
+                self._ends[number] = inf
 
     def _take(self) -> Call | None:
         """Forks for a call; returns it in the fork, None in this process."""
@@ -134,7 +126,7 @@ class FitServer:
         if number:
             _tell(line, TAKEN if number > 0 else REFUSED)
             if number > 0:
-                self._children[number] = _Child(line)
+                self._children[number] = line
             else:
                 line.close()
         else:
@@ -151,19 +143,15 @@ class FitServer:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._calls.close()
-        for other in (line, *(child.line for child in self._children.values())):
-            if other is not None:
-                other.close()
+        for other in (line, *self._children.values()):
+            other.close()
         for descriptor in (self._woken, self._wakes):
             os.close(descriptor)
 
 
-def _tell(line: Connection | None, what: bytes) -> None:
-    if line is not None:
-        try:
-            line.send_bytes(what)
-        except OSError:  # whoever called has gone
-            return
+def _tell(line: Connection, what: bytes) -> None:
+    with suppress(OSError):  # where whoever called has gone
+        line.send_bytes(what)
 
 
 def become(call: Call, module: str) -> None:

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -260,15 +261,16 @@ def select_checkpoint(
     columns = by_column(records)
     by = by or default_column(columns, kind)
     group = column_of(columns, by, kind)
-    asked, remarks = (found, group[0], device, model, data), say_best(load_influences(found.folder, group))
+    measuring = partial(_measuring, found, group[0], device, model, data)
+    remarks = say_best(load_influences(found.folder, group))
     if race is not None:
         from fedgen.evaluation.runs.evaluate_run import race as decide
 
-        outcome = decide(found, *_measuring(*asked, most), race, width, most, group[0].aggregate)
+        outcome = decide(found, *measuring(most), race, width, most, group[0].aggregate)
         group, remarks = outcome.records, [outcome.words]
     ranking = rank(group, found.folder)
     if quote is not None:
-        remarks.append(_quoted(asked, ranking[0].round, quote))
+        remarks.append(_quoted(found, *measuring(quote), ranking[0].round, group[0].aggregate, quote))
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)
     title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(group[0])}"
@@ -280,15 +282,14 @@ def select_checkpoint(
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
 
 
-Asked = tuple["Run", "ScoreRecord", str, str | None, str | None]
-
-
-def _quoted(asked: Asked, round: int, number: int) -> str:
+def _quoted(
+    run: "Run", module: "LightningModule", evaluator: "Evaluator", round: int, aggregate: str, number: int
+) -> str:
     from fedgen.evaluation.runs.evaluate_run import quote
     from fedgen.evaluation.tables.table import say_value
     from fedgen.scores.rankings import Z
 
-    found = quote(asked[0], *_measuring(*asked, number), round, asked[1].aggregate)
+    found = quote(run, module, evaluator, round, aggregate)
     ends = [found.value + side * Z * found.generated_error for side in (-1, 1)]
     fresh = f"On {number:,} fresh images, which had no part in the choice, round {round} has {found.name}"
     return f"{fresh} {say_value(found)} (95 % on these reals: {ends[0]:.4g} to {ends[1]:.4g}): the value to quote."
@@ -348,13 +349,16 @@ def evaluate(arguments: Sequence[str]) -> int:
     """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
     if is_stored(arguments):
         return evaluate_stored(arguments)
-    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
+    if set(arguments) & set(ASK):
+        print(HELP, end="")
+        return 0
+    parser = CommandParser(prog="fedgen evaluate")
     parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
     parser.add_argument("embeddings", nargs="?", help=EMBEDDINGS)
     if not arguments:
         parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
         parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
-    if ASK_ALL in arguments and not set(arguments) & set(ASK):
+    if ASK_ALL in arguments:
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
     settings = parser.parse_args(with_flags(evaluate_checkpoints, arguments))

@@ -35,7 +35,7 @@ LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
 _DEEPEST = 100  # mappings and lists within each other
 _ROW, _CELL = 100, 50  # bytes that Python takes for a row of a table and for each field
 _TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # of JSON
-_LONGEST_NUMBER = 400  # digits; YAML's numbers of base 60 take the square of their length
+_LONGEST_NUMBER = 400  # characters; YAML's numbers of base 60 take the square of their length
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_xb]+$|0x|0b|[0-9_]+:)")  # octal 010, 0x10, 0b10, and 1:30 of base 60
 
@@ -148,13 +148,7 @@ def parse_json(content: str | bytes) -> Any:
         depth += 1 if mark in "[{" else -1
         if depth > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
-    return json.loads(text, object_pairs_hook=_without_doubles, parse_int=_whole)
-
-
-def _whole(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"a number has {len(text)} digits")
-    return int(text)
+    return json.loads(text, object_pairs_hook=_without_doubles)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,11 @@ def _instantiate(parser: ArgumentParser, settings: Namespace) -> Any:
     try:
         return parser.instantiate(settings, instantiators=[(made, object, True)])
     except Exception as error:
-        for one in _causes(error):
+        causes, cause = list[Exception](), error.__cause__
+        while isinstance(cause, Exception):
+            causes.append(cause)
+            cause = cause.__cause__
+        for one in reversed(causes):
             if from_own_code(one):  # of a function that makes an object, too
                 raise one from None
         if not raised:
@@ -110,16 +114,6 @@ def _refuses_none(hint: Any) -> bool:
     if isinstance(hint, type) and not get_args(hint):
         return hint not in (object, Any, NoneType, inspect.Parameter.empty)
     return bool(get_args(hint)) and not any(one is None or one is NoneType for one in get_args(hint))
-
-
-def _causes(error: BaseException) -> list[Exception]:
-    """The exceptions that led to one, the earliest first."""
-    found: list[Exception] = []
-    cause = error.__cause__
-    while isinstance(cause, Exception):
-        found.insert(0, cause)
-        cause = cause.__cause__
-    return found
 
 
 # ---- plain values ----

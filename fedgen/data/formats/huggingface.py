@@ -13,19 +13,10 @@ from torch.utils.data import Dataset
 
 from fedgen.data.annotations import Owners
 from fedgen.data.examples import Examples, Split
+from fedgen.data.formats import tables
 from fedgen.data.formats.image_files import Unread, read_image
 from fedgen.data.formats.image_folder import FittedImages
-from fedgen.data.formats.tables import (
-    Table,
-    dataset_table,
-    image_column,
-    import_datasets,
-    label_column,
-    open_hub,
-    open_tables,
-    read_labels,
-    read_owners,
-)
+from fedgen.data.formats.tables import Table
 from fedgen.data.items import Items, Part, collate_levels
 from fedgen.data.lazy_examples import make_lazy
 from fedgen.data.optional_attributes import optional
@@ -44,8 +35,8 @@ class ImageTable(FittedImages):
         self, table: Table, train: Table, split: Split, owners: Owners, folder: Path | None = None
     ) -> Examples:
         """The rows of a table, with the classes of the train split's; it may name files of `folder` alone."""
-        column = image_column(table, self.image_column)
-        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        column = tables.image_column(table, self.image_column)
+        labels, classes = tables.read_labels(table, tables.label_column(table, self.label_column), train)
         name = f"{self.name}/{split}"
         if not self.in_memory:
             images = TableImages(table, column, labels, folder, self.channels, self.size)
@@ -113,20 +104,20 @@ class HuggingFace(ImageTable):
         the train split, and if sizes differ and none is asked for.
         """
         hub = None if self.path.exists() else self.hub
-        tables = open_tables(self.path) if hub is None else open_hub(hub, self.config, self.revision)
-        table, train = self._choose(tables, split), self._choose(tables, "train")
+        splits = tables.open_tables(self.path) if hub is None else tables.open_hub(hub, self.config, self.revision)
+        table, train = self._choose(splits, split), self._choose(splits, "train")
         folder = self.path if self.path.is_dir() else self.path.parent
-        return self.load_table(table, train, split, read_owners(table, self.owner_column), folder)
+        return self.load_table(table, train, split, tables.read_owners(table, self.owner_column), folder)
 
-    def _choose(self, tables: dict[str, Table], split: Split) -> Table:
+    def _choose(self, splits: dict[str, Table], split: Split) -> Table:
         wanted = self.sources[split]
-        if wanted not in tables:
+        if wanted not in splits:
             raise ValueError(
-                f"{self.path} has no split {wanted!r}, but {', '.join(tables)}; give one of them as {split}_split"
+                f"{self.path} has no split {wanted!r}, but {', '.join(splits)}; give one of them as {split}_split"
             )
-        if not tables[wanted].count:
-            raise ValueError(f"{tables[wanted].source} has no rows")
-        return tables[wanted]
+        if not splits[wanted].count:
+            raise ValueError(f"{splits[wanted].source} has no rows")
+        return splits[wanted]
 
 
 class TableImages(Dataset[tuple[Tensor, int]]):
@@ -286,9 +277,9 @@ class FlowerDataset(ImageTable):
 
     def _open(self, split: str) -> tuple[Table, list[int]]:
         """All rows of a split's partitions, one after the other, and how many each has."""
-        import_datasets()
+        tables.import_datasets()
         parts = load_partitions(self.partitioners[split], f"{self.name}/{split}")
-        table = dataset_table(f"{self.name}, split {split}", parts)
+        table = tables.dataset_table(f"{self.name}, split {split}", parts)
         if not table.count:
             raise ValueError(f"{table.source}: none of the {len(parts)} partitions has a row")
         return table, [len(part) for part in parts]

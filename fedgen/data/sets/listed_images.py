@@ -203,10 +203,8 @@ class HospitalImages(FittedImages):
     table: str
     remedy: str
     columns: tuple[str, ...]
-    key: tuple[str, ...]
-    """The columns that name an image."""
-    label: str
-    """The column of labels, positions in `classes`; that of hospitals, positions in `hospitals`, is "center"."""
+    key: tuple[str, ...]  # the columns that name an image
+    label: str  # the column of labels, positions in `classes`; that of positions in `hospitals` is "center"
     classes: tuple[str, ...]
     hospitals: tuple[str, ...]
 
@@ -215,18 +213,15 @@ class HospitalImages(FittedImages):
         self.root = Path(root)
 
     def read(self, split: Split) -> Examples:
-        found = self._list(self._find(), split)
+        folders = [self.root / self.folder, self.root]
+        place = next((folder for folder in folders if (folder / self.table).is_file()), None)
+        if place is None:
+            raise missing(f"{self.table} of {self.title}", folders, self.remedy)
+        found = self._list(place, split)
         if absent := [file for file in found.files if not file.is_file()]:
             missed = f"{len(absent)} of the {len(found.files)} images of {self.name}/{split}, first {absent[0].name},"
             raise missing(missed, [absent[0].parent], self.remedy)
         return self.load_listed(found, split)
-
-    def _find(self) -> Path:
-        folders = [self.root / self.folder, self.root]
-        for folder in folders:
-            if (folder / self.table).is_file():
-                return folder
-        raise missing(f"{self.table} of {self.title}", folders, self.remedy)
 
     def _list(self, place: Path, split: Split) -> Listing:
         """The images of a split by the table in a folder; hospitals without an image are no owners."""

@@ -35,11 +35,9 @@ class IdxDataSet(DataSet):
 
     base_name: str
     classes: tuple[str, ...]
-    torchvision_name: str
-    """The class of torchvision that knows the files' addresses and checksums; its files lie in a folder so named."""
+    torchvision_name: str  # of the class that knows the files' addresses and checksums, and of their folder
     more_folders: tuple[Path, ...] = ()
-    remedy: str
-    """What to do where downloading fails; {url} and {folder} are filled in."""
+    remedy: str  # what to do where downloading fails; {url} and {folder} are filled in
 
     def __init__(self, root: str | Path = "data", pad_to: int | None = None) -> None:
         self.root, self.pad_to = Path(root), pad_to
