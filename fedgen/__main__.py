@@ -19,7 +19,7 @@ from fedgen.pytorch_lightning_alias import alias_if_unused
 
 _python_format = warnings.formatwarning
 
-# command -> (module:function, what it does); a function without `arguments` has its own arguments as options
+# command -> (module:function, what it does); the options of a function without `arguments` are its own arguments
 COMMANDS = {
     "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
     "recipes": ("fedgen.cli.fit:list_recipes", "list the recipes that fit finds by name, a line each"),
@@ -79,9 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = getattr(import_module(module), function)
         if "arguments" in inspect.signature(command).parameters:
             return command(arguments[1:]) or 0
-        from fedgen.flags import run_function  # whose parsers `fedgen fit` does without
+        from jsonargparse import auto_cli
 
-        return run_function(command, arguments[1:], f"fedgen {arguments[0]}")
+        from fedgen.flags import CommandParser, with_flags  # which `fedgen fit` does without
+
+        given, prog = with_flags(command, arguments[1:]), f"fedgen {arguments[0]}"
+        auto_cli(command, args=given, as_positional=True, prog=prog, parser_class=CommandParser)
+        return 0
     except KeyboardInterrupt:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise

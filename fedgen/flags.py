@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from textwrap import fill, shorten
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, auto_cli
+from jsonargparse import ArgumentParser
 
 from fedgen.class_paths import nearest
 
@@ -70,13 +70,6 @@ class PlainCommandParser(argparse.ArgumentParser):
 
 class CommandParser(PlainCommandParser, ArgumentParser):
     """jsonargparse's parser with the same help and errors."""
-
-
-def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> int:
-    """Runs a command that is a function: its arguments are the options, its docstring is their help."""
-    given = with_flags(function, arguments)
-    auto_cli(function, args=given, as_positional=True, prog=prog, parser_class=CommandParser)
-    return 0
 
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:

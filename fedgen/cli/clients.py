@@ -101,10 +101,8 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
     name = own.get("name") if isinstance(own, dict) else own
     if not isinstance(name, str) or network_of(name) != network_of(embedding):
         return []
-    return [
-        f"{summary.partition['class']} dealt images by {name}, and {embedding} sees what it looked at: measure in"
-        " another embedding, e.g. --embedding pixels"
-    ]
+    dealt = f"{summary.partition['class']} dealt images by {name}"
+    return [f"{dealt}, and {embedding} sees what it looked at: measure in another embedding, e.g. --embedding pixels"]
 
 
 def clients(arguments: Sequence[str]) -> int:

@@ -64,7 +64,10 @@ class FitServer:
             self._reap()
             for line in lines.keys() & set(ready):
                 self._stop(lines[line])
-            self._kill_overdue()
+            for number, end in self._ends.items():
+                if time.monotonic() >= end:
+                    os.kill(number, signal.SIGKILL)
+                    self._ends[number] = inf
             if self._calls in ready and (call := self._take()) is not None:
                 return call
         return None
@@ -89,12 +92,6 @@ class FitServer:
             self._children[number].close()
             self._ends[number] = time.monotonic() + GRACE
             os.kill(number, signal.SIGTERM)
-
-    def _kill_overdue(self) -> None:
-        for number, end in self._ends.items():
-            if time.monotonic() >= end:
-                os.kill(number, signal.SIGKILL)
-                self._ends[number] = inf
 
     def _take(self) -> Call | None:
         """Forks for a call; returns it in the fork, None in this process."""

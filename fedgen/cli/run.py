@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
+from fedgen.cli.stored import FLAGS, build_parser, embeddings_in, evaluate_stored, names_in, rounds_in, scores_in
 from fedgen.evaluation.names import SignalName
 from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, with_flags
 
@@ -347,7 +347,7 @@ def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
 
 def evaluate(arguments: Sequence[str]) -> int:
     """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
-    if is_stored(arguments):
+    if any(argument.split("=")[0] in FLAGS for argument in arguments):
         return evaluate_stored(arguments)
     if set(arguments) & set(ASK):
         print(HELP, end="")

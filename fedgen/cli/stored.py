@@ -29,11 +29,6 @@ DESCRIPTION = (
 )
 
 
-def is_stored(arguments: Sequence[str]) -> bool:
-    """Whether arguments of `fedgen evaluate` are of this form."""
-    return any(argument.split("=")[0] in FLAGS for argument in arguments)
-
-
 def build_parser() -> ArgumentParser:
     parser = CommandParser(prog="fedgen evaluate", description=DESCRIPTION)
     add = parser.add_argument

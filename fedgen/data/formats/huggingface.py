@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.annotations import Owners
-from fedgen.data.examples import Examples, Split
+from fedgen.data.examples import Examples, Owners, Split
 from fedgen.data.formats import tables
 from fedgen.data.formats.image_files import Unread, read_image
 from fedgen.data.formats.image_folder import FittedImages

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.annotations import find_labels, find_owners
-from fedgen.data.examples import DataSet, Examples, Split
+from fedgen.data.examples import DataSet, Examples, Split, find_labels, find_owners
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, join, read_image
 from fedgen.data.items import Items, Part, collate_levels
 from fedgen.data.lazy_examples import make_lazy

@@ -15,14 +15,12 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from fedgen.data.annotations import numbered
-from fedgen.data.examples import Examples, Split
-from fedgen.data.formats.download import missing
+from fedgen.data.examples import Examples, Split, numbered
 from fedgen.data.formats.image_files import Unread, fit, read_image, to_tensor
 from fedgen.data.formats.image_folder import FittedImages, Listing
 from fedgen.foreign_text import is_number, listed
 from fedgen.io.files import read_csv
-from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
+from fedgen.io.regular_files import check_unpacked, missing, read_regular, stored_bytes
 
 WIDTH, HEIGHT = 178, 218
 PARTITION = {"train": "0", "test": "2"}

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.download import fetch, missing
 from fedgen.data.formats.image_files import join
 from fedgen.io.field_types import conforms
-from fedgen.io.regular_files import read_regular
+from fedgen.io.regular_files import fetch, missing, read_regular
 from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, make_array, unpickle
 from fedgen.progress import track
 

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.download import fetch, fetch_any, missing
 from fedgen.data.formats.image_files import pad_images
 from fedgen.io.field_types import fault
 from fedgen.io.files import read_json, read_npz
-from fedgen.io.regular_files import read_gzip, read_regular
+from fedgen.io.regular_files import fetch, fetch_any, missing, read_gzip, read_regular
 from fedgen.progress import track
 
 MOST_AXES = 32  # of an array; images have three
