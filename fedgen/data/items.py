@@ -88,10 +88,8 @@ def without_pillow(item: Any) -> Any:
 
 def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     """(images float32 [B, C, H, W] in [-1, 1], labels int64 [B]) of (uint8 [C, H, W], label), all of one shape."""
-    images, labels = zip(*items)
-    if len(shapes := {tuple(image.shape) for image in images}) > 1:
-        raise ValueError(f"images of {len(shapes)} shapes, {sorted(shapes)[:3]}; give size= to resize them")
-    return from_uint8(torch.stack(images)), torch.tensor(labels)
+    images, labels = collate_items(items)
+    return from_uint8(images), labels
 
 
 def first_images(batch: Any) -> Tensor:

@@ -206,9 +206,8 @@ class LazyExamples(Examples):
         except ValueError:
             return False
 
-    def inputs_at(self, positions: Tensor) -> LazyInputs:
-        view: LazyInputs = self.inputs.view(positions)
-        return view
+    def inputs_at(self, positions: Tensor) -> Any:
+        return self.inputs.view(positions)
 
     def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> Self:
         found = super().subset(indices, name)

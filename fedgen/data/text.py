@@ -164,9 +164,8 @@ VERSE = re.compile(r"(\w*?[A-Za-z]+)\d+:\d+ (.*)")
 class BibleKJV(DataSet):
     """The King James Version in windows of characters: tokens int64 [N, length + 1]; owners are its 66 books.
 
-    A window's label is the section of its book (law, history, ..., letters). Verses end with a line break and are
-    without their numbers. Windows do not overlap. Books have from 23 windows of 64 characters (2 John) to 3,442
-    (Psalms).
+    A window's label is the section of its book (law, history, ..., letters). Verses end with a line break and have no
+    numbers. Windows do not overlap. Books have from 23 windows of 64 characters (2 John) to 3,442 (Psalms).
 
     Args:
         length: characters that are predicted in a window.

@@ -60,8 +60,7 @@ class HuggingFace(ImageTable):
             numbers; texts make a class of each value of the train split, in sorted order.
         owner_column: the column that tells who made each image (integers or text), such as FEMNIST's "writer_id", for
             the partition `Natural`; by default the images have no owners.
-        size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
-            out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
+        size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
         name: what stored scores call the data; the folder's or file's name by default.
         train_split: the split that is "train".
@@ -220,9 +219,8 @@ class DescribedPartitioner:
 class FlowerDataset(ImageTable):
     """Images of partitioners of flwr-datasets, uint8 [N, C, H, W], partition by partition, each one an owner.
 
-    For whoever has a partitioned data set there; `Natural` makes a client of each partition. Natural ids are the
-    owners' names, else "partition 0" and so on. Rows of no partition are left out. For another rule over data of this
-    kit there is the partition `FlowerPartition`.
+    `Natural` makes a client of each partition. Natural ids are the owners' names, else "partition 0" and so on. Rows of
+    no partition are left out. `FlowerPartition` deals data of this kit by a partitioner.
 
         writers = NaturalIdPartitioner(partition_by="writer_id")
         federated = FederatedDataset(dataset="flwrlabs/femnist", partitioners={"train": writers})
@@ -236,8 +234,7 @@ class FlowerDataset(ImageTable):
         label_column: as in `HuggingFace`.
         size: side to which images are resized, as in `HuggingFace`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
-        in_memory: False reads each image when it is needed, with the `num_workers` of the data module. Then a damaged
-            image, or one of another size, is found when it is read.
+        in_memory: False reads each image when it is needed, see `ImageFolder`.
 
     Raises:
         ValueError: without a train partitioner, or for other splits.

@@ -118,8 +118,7 @@ class ImageManifest(FittedImages):
         size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
         name: what stored scores call the data; the CSV file's name by default.
-        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
-            data module. Then a damaged image, or one of another size, is found when it is read.
+        in_memory: False reads each image when it is needed, see `ImageFolder`.
     """
 
     splits = ("train",)

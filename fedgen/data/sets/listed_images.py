@@ -28,7 +28,8 @@ IMAGES, PARTITIONS, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", 
 IDENTITIES = "identity_CelebA.txt"
 REMEDY = (
     "it is free for research: from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html get Img/img_align_celeba.zip, "
-    "Eval/list_eval_partition.txt and Anno/list_attr_celeba.txt, and unpack them into {folder}"
+    "Eval/list_eval_partition.txt and Anno/list_attr_celeba.txt (and ask for identity_CelebA.txt, or leave identities"
+    " out), and unpack them into {folder}"
 )
 
 
@@ -36,11 +37,10 @@ class CelebA(FittedImages):
     """CelebA's aligned faces, uint8 [N, 3, size, size]: 162,770 train and 19,962 test images in the files' order.
 
     Looked for in `root` and in its folder celeba, torchvision's place, each with or without the publisher's folders
-    Img, Eval and Anno; it cannot be downloaded by a program. The centre is cut out, crop x crop pixels, and resized by
-    Pillow (bicubic, antialiased). The field uses several crops: 178 is the whole width, as in the DCGAN recipes; 140
-    is that of the score-based models, 148 that of autoencoders, 108 that of the first DCGANs; scores of different
-    crops cannot be compared. The publisher's 19,867 validation images are left out. In memory each JPEG is read
-    once: minutes for the train split, which takes 2.0 GB at 64 pixels.
+    Img, Eval and Anno; no program can download it. The centre, crop x crop pixels, is resized by Pillow (bicubic,
+    antialiased). Crops of the field: 178, the whole width (DCGAN recipes), 140 (score-based models), 148 (autoencoders)
+    and 108 (first DCGANs); their scores cannot be compared. The publisher's 19,867 validation images are left out. In
+    memory each JPEG is read once: minutes for the train split, which takes 2.0 GB at 64 pixels.
 
     Args:
         root: folder of data sets, or that of CelebA itself.
@@ -76,7 +76,7 @@ class CelebA(FittedImages):
         if self.attribute is not None:
             classes = (f"not {self.attribute}", self.attribute)
             labels = read_attribute(self._find(ATTRIBUTES), self.attribute, names)
-        owners, people = self._read_owners(names) if self.identities else (None, ())
+        owners, people = numbered(read_identities(self._find(IDENTITIES), names)) if self.identities else (None, ())
         folder = self._find(IMAGES)
         if absent := sorted(set(names) - set(os.listdir(folder))):
             raise FileNotFoundError(
@@ -87,20 +87,12 @@ class CelebA(FittedImages):
         if self.in_memory:
             side = self.size or WIDTH
             check_unpacked(len(names) * 3 * side**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
-        return self.load_listed(Listing(files, labels, classes, owners, people), split)
+        owner_names = tuple(f"person {number}" for number in people)
+        return self.load_listed(Listing(files, labels, classes, owners, owner_names), split)
 
     @property
     def reader(self) -> "partial[Tensor]":
         return partial(read_face, crop=self.crop, size=self.size)
-
-    def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-        """Each image's place among the people of the split, and the people in order of their numbers."""
-        try:
-            path = self._find(IDENTITIES)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{error}; or leave identities out") from None
-        owners, people = numbered(read_identities(path, names))
-        return owners, tuple(f"person {number}" for number in people)
 
     def _find(self, name: str) -> Path:
         bases = [self.root / "celeba", self.root]
@@ -191,8 +183,7 @@ class HospitalImages(FittedImages):
 
     Args:
         root: folder of data sets, or that of this one.
-        size: side of the images (bicubic, antialiased; the shorter side first, then the centre is cut out). The name
-            ends in it.
+        size: side of the images, see `ImageFolder`. The name ends in it.
         in_memory: False reads each image when it is needed, with the `num_workers` of the data module.
     """
 

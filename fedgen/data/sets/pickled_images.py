@@ -268,10 +268,9 @@ class CIFAR100(PickledImages):
 class ImageNet32(PickledImages):
     """ImageNet at 32 x 32 pixels, uint8 [N, 3, 32, 32], from the pickled batches; the validation images are "test".
 
-    Looked for in `root` and in its folders Imagenet32_train and Imagenet32_val, as the archives are named; it cannot
-    be downloaded without an account. All train images take 3.9 GB (15.7 GB at 64 pixels). The batches are read by
-    `read_pickle`, which cannot run anything. Classes are in the batches' own order, that of ILSVRC's development kit
-    (class 1 is the kit fox, n02119789), which is not the alphabetical one of torchvision; they are named "1", "2", ...
+    Looked for in `root` and in its folders Imagenet32_train and Imagenet32_val; downloading needs an account. All train
+    images take 3.9 GB (15.7 GB at 64 pixels). Batches are read by `read_pickle`, which cannot run anything. Classes,
+    "1", "2", ..., are in the order of ILSVRC's development kit (1 is the kit fox, n02119789), not torchvision's.
 
     Args:
         root: folder of data sets, or the folder of the batches itself.

@@ -199,12 +199,10 @@ class MedMNIST(DataSet):
 
     def _find(self) -> Path:
         file = self.flag + (f"_{self.size}" if self.size != 28 else "") + ".npz"
-        if self.root.is_file():
-            return self.root
         folders = [self.root, self.root / "medmnist"]
-        for folder in folders:
-            if (folder / file).is_file():
-                return folder / file
+        for path in (self.root, *(folder / file for folder in folders)):
+            if path.is_file():
+                return path
         cause: Exception | None = None
         if self.flag in MD5:  # of other sets no file is published
             try:
@@ -255,11 +253,10 @@ LEAF = (
 class FEMNIST(DataSet):
     """LEAF's FEMNIST, uint8 [N, 1, 28, 28], with the writers as owners, for the partition `Natural`.
 
-    All JSON files of `root`/femnist/train or `root`/train (and test) are read in the order of their names, the writers
-    of each in its order; LEAF's scripts make them. Split by LEAF's `-t sample`, both splits have the same writers, by
-    `-t user` different ones. A file of 100 writers takes about 7 seconds, and 1 GB while it is read. The Hugging Face
-    hub has the images, too, in another order and in one split: `HuggingFace("flwrlabs/femnist", channels=1,
-    owner_column="writer_id")`.
+    All JSON files of LEAF's scripts in `root`/femnist/train or `root`/train (and test) are read in the order of their
+    names. Split by LEAF's `-t sample`, both splits have the same writers, by `-t user` different ones. A file of 100
+    writers takes about 7 seconds, and 1 GB while it is read. The Hugging Face hub has the images in another order and
+    in one split: `HuggingFace("flwrlabs/femnist", channels=1, owner_column="writer_id")`.
 
     Args:
         root: folder of data sets, or the folder with the folders train and test.

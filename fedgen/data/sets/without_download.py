@@ -128,12 +128,11 @@ class PhotoPatches(DataSet):
     """Square patches of 8 photographs in colour, or of 18 in grey, uint8 [N, C, size, size], with the photo as owner.
 
     For the partition `Natural`: a client for each photo, of 126 (cat) to 1,936 (retina) patches of 32 pixels, both
-    splits together. There are no labels: what a patch shows is not known beyond its photo, and labels that repeat the
-    owners would make label partitions natural ones.
+    splits together. There are no labels: those that repeat the owners would make label partitions natural ones.
 
-    A photo is cut into tiles of 2 size x 2 size pixels, those at its right and lower edge smaller. The tile in row r
-    and column c is the test split's if r + 2 c is a multiple of 5, so that each row and column of five tiles has one;
-    a patch lies within one tile. Hence no pixel is in both splits, and both have patches from all over every photo.
+    A photo is cut into tiles of 2 size x 2 size pixels, smaller at its right and lower edge, and tiles into patches.
+    The tile in row r and column c is the test split's if r + 2 c is a multiple of 5. So no pixel is in both splits, and
+    both have patches from all over every photo.
 
     Args:
         size: side of a patch in pixels.
@@ -223,13 +222,12 @@ class Style:
 class StyleShift(DataSet):
     """The digits of `MNIST5k`, each rendered in the style of the writer it was dealt to, for the partition `Natural`.
 
-    Each image is one of MNIST5k in its writer's slant, width of strokes, contrast and scale (`RANGES` of this file), in
-    the order of MNIST5k. Every digit is dealt evenly, so that writers have the same labels, up to one image of each,
-    and differ in style alone. The styles of the first writers stay the same when there are more of them.
+    Each image is one of MNIST5k, in their order, in its writer's slant, width of strokes, contrast and scale (`RANGES`
+    of this file). Every digit is dealt evenly: writers have the same labels, up to one image of each, and differ in
+    style alone. The styles of the first writers stay the same when there are more of them.
 
-    MNIST5k has no test split, so that one has to come from its images: a fraction `held_out` of each digit's, drawn by
-    the seed, is the test split, the rest the train split. Both are dealt evenly to the same writers in the same styles:
-    the test split has writers' further digits, not further writers. More held-out images contain fewer ones.
+    A fraction `held_out` of each digit's images, drawn by the seed, is the test split, dealt evenly to the same writers
+    in the same styles: it has writers' further digits, not further writers. More held-out images contain fewer ones.
 
     Args:
         num_writers: the number of writers, 1 to 5,000; 50 have 10 images of each digit.
