@@ -106,9 +106,6 @@ class LazyInputs:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __repr__(self) -> str:
-        return f"LazyInputs({self.reader.name!r}, {len(self)} to be read)"
-
     @property
     def has_images(self) -> bool:
         """Whether there are images or points to measure; if not, there are `batches` alone."""

@@ -311,7 +311,9 @@ class Moses(DataSet):
         """The molecules of a split; ValueError for one that RDKit cannot read."""
         molecules = read_molecules(self._file(split), self.most)
         further = read_molecules(self._file("unseen"), self.unseen) if split == "train" and self.unseen else []
-        labels = families_of([*molecules, *further])
+        chem = need_rdkit("the data set Moses")
+        shown = track([*molecules, *further], "scaffold families", len(molecules) + len(further), "molecules")
+        labels = torch.tensor([FAMILIES.index(_family(text, chem)) for text in shown], dtype=torch.int64)
         owners = labels + len(FAMILIES) * (torch.arange(len(labels)) >= len(molecules))
         names = (*FAMILIES, *(f"{UNSEEN}{family}" for family in FAMILIES)) if further else FAMILIES
         inputs = encode_all([*molecules, *further])
@@ -335,13 +337,6 @@ def read_molecules(path: Path, most: int | None = None) -> list[str]:
     if most is None or most >= len(found):
         return found
     return [found[place] for place in subset(len(found), most, 0, "molecules", path.name).tolist()]
-
-
-def families_of(molecules: Sequence[str]) -> torch.Tensor:
-    """The places int64 [N] in `FAMILIES` of molecules in SMILES; ValueError names one that RDKit cannot read."""
-    chem = need_rdkit("the data set Moses")
-    shown = track(molecules, "scaffold families", len(molecules), "molecules")
-    return torch.tensor([FAMILIES.index(_family(text, chem)) for text in shown], dtype=torch.int64)
 
 
 def _family(text: str, chem: Any) -> str:

@@ -199,18 +199,14 @@ class _Machine:
     memo: dict[int, Any] = field(default_factory=dict)
 
     def step(self, opcode: str, argument: Any) -> None:
-        if opcode in _PUSHED:
-            self.stack.append(argument)
-        elif opcode in _CONSTANTS:
-            self.stack.append(_CONSTANTS[opcode])
-        elif opcode in _PUTS:
-            self.memo[len(self.memo) if opcode == "MEMOIZE" else argument] = self.stack[-1]
-        else:
-            self._build(opcode, argument)
-
-    def _build(self, opcode: str, argument: Any) -> None:
         stack = self.stack
         match opcode:
+            case _ if opcode in _PUSHED:
+                stack.append(argument)
+            case _ if opcode in _CONSTANTS:
+                stack.append(_CONSTANTS[opcode])
+            case _ if opcode in _PUTS:
+                self.memo[len(self.memo) if opcode == "MEMOIZE" else argument] = stack[-1]
             case "GET" | "BINGET" | "LONG_BINGET":
                 stack.append(self.memo[argument])
             case "MARK":
@@ -339,23 +335,15 @@ def make_array(shape: tuple[int, ...], kind: DataType, column_major: Any, raw: A
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if column_major else "C").copy(order="K")
 
 
-def _dtype(code: _Code, *options: Any) -> DataType:
-    return DataType(code)
-
-
 def _scalar(kind: Any, raw: Any) -> bool | int | float:
     return make_array((), kind, False, raw).item()
 
 
-def _encode(text: str, encoding: Literal["latin1", "latin-1"]) -> bytes:
-    return text.encode("latin1")
-
-
-ENCODE = Function(_encode)
+ENCODE = Function(lambda text, encoding: text.encode("latin1"), text=str, encoding=Literal["latin1", "latin-1"])
 """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
 
 NUMBER_NAMES: dict[tuple[str, str], Name] = {
-    ("numpy", "dtype"): Function(_dtype),
+    ("numpy", "dtype"): Function(lambda code, *options: DataType(code), code=_Code),
     ("_codecs", "encode"): ENCODE,
     **{(f"numpy.{core}.multiarray", "scalar"): Function(_scalar) for core in ("core", "_core")},
 }

@@ -261,14 +261,11 @@ def read_weights(folder: Path, stem: str, kind: str) -> dict[str, Tensor]:
         part = read_safetensors(folder / name)[0]
         if expected and (others := sorted(expected ^ part.keys())):
             raise ValueError(f"{folder / name} and {index.name} differ in {others[0]!r}; copy the folder again")
-        if wrong := next((key for key, value in part.items() if not _is_finite(value)), None):
-            raise ValueError(f"{folder / name}: {wrong} holds NaN or infinity, or floats of 8 bits; copy it again")
+        for key, value in part.items():
+            if (value.is_floating_point() and value.element_size() == 1) or not value.isfinite().all():
+                raise ValueError(f"{folder / name}: {key} holds NaN or infinity, or floats of 8 bits; copy it again")
         state |= part
     return state
-
-
-def _is_finite(value: Tensor) -> bool:
-    return not (value.is_floating_point() and value.element_size() == 1) and bool(value.isfinite().all())
 
 
 def _shards_of(index: Path) -> dict[str, set[str]]:

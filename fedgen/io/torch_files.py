@@ -291,14 +291,6 @@ def _tensor_v3(*arguments: Any) -> Any:
     return _REBUILD.call(*known, metadata, dtype)
 
 
-def _parameter(data: Tensor, grad: bool, hooks: _Empty) -> nn.Parameter:
-    return nn.Parameter(data.detach(), grad)
-
-
-def _layout(name: Literal["torch.strided"]) -> torch.layout:
-    return torch.strided
-
-
 def _set(items: list | tuple = ()) -> set[Any]:
     found: set[Any] = set()
     add_items(found, items)
@@ -339,10 +331,12 @@ _TABLE: Mapping[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): _StorageType(torch.uint8),
     **{("torch._utils", f"_rebuild_tensor{version}"): _REBUILD for version in ("", "_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
-    ("torch._utils", "_rebuild_parameter"): Function(_parameter),
+    ("torch._utils", "_rebuild_parameter"): Function(
+        lambda data, grad, hooks: nn.Parameter(data.detach(), grad), data=Tensor, grad=bool, hooks=_Empty
+    ),
     ("torch", "Size"): Function(torch.Size, items=_Sizes),
     ("torch", "device"): Function(torch.device, kind=str, index=int),
-    ("torch.serialization", "_get_layout"): Function(_layout),
+    ("torch.serialization", "_get_layout"): Function(lambda name: torch.strided, name=Literal["torch.strided"]),
     ("collections", "OrderedDict"): Function(lambda: OrderedDict()),
     ("collections", "Counter"): Function(Counter, counts=dict[Any, Integral] | None),
     **{(module, name): made for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},

@@ -163,7 +163,7 @@ class PickledImages(DataSet):
     classes: tuple[str, ...]  # images of further ones are left out
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
-    folder: str  # in the archive
+    folder: str  # in the archive; {} is "train" or "val"
     url: str  # of the archive, or where it can be had
     md5: str = ""  # of an archive that can be downloaded
     remedy = "download {url} and unpack it: tar xzf {archive} -C {root}"
@@ -189,7 +189,7 @@ class PickledImages(DataSet):
 
     def _find(self, split: Split) -> list[Path]:
         names = self.train_files if split == "train" else self.test_files
-        folders, cause = [self.root / self._folder(split), self.root], None
+        folders, cause = [self.root / self.folder.format("train" if split == "train" else "val"), self.root], None
         for folder in folders:
             if all((folder / name).is_file() for name in names):
                 return [folder / name for name in names]
@@ -204,9 +204,6 @@ class PickledImages(DataSet):
         wanted = " to ".join(dict.fromkeys((names[0], names[-1])))
         remedy = self.remedy.format(**known, side=self.side, files=wanted)
         raise missing(f"{self.name}/{split}", folders, remedy, cause) from cause
-
-    def _folder(self, split: Split) -> str:
-        return self.folder
 
 
 class CIFAR10(PickledImages):
@@ -293,13 +290,10 @@ class ImageNet32(PickledImages):
         if classes is not None and not 1 <= classes <= 1000:
             raise ValueError(f"classes={classes}: keep 1 to 1000 of the classes, or None for all")
         super().__init__(root)
-        self.size = self.side = size
+        self.size, self.side, self.folder = size, size, f"Imagenet{size}_{{}}"
         self.num_classes = 1000 if classes is None else classes
         self.classes = tuple(map(str, range(1, self.num_classes + 1)))
         self.name = f"imagenet{size}" + ("" if classes is None else f"-first{classes}")
 
     def read_labels(self, batch: PickledBatch) -> np.ndarray:
         return batch.labels("labels", first=1, count=1000)
-
-    def _folder(self, split: Split) -> str:
-        return f"Imagenet{self.size}_{'train' if split == 'train' else 'val'}"
