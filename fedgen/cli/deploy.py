@@ -1,7 +1,5 @@
-"""Commands for networks and recipes in other forms: `fedgen convert`; `fedgen deploy RECIPE DIR`, the same recipe on
-Flower, for clients on machines of their own; and `fedgen supernode`.
-
-`fedgen supernode --app SHA256` is Flower's SuperNode, which runs the apps that its owner named and no others.
+"""Networks and recipes in other forms: `fedgen convert`; `fedgen deploy`, for clients on machines of their own; and
+`fedgen supernode`, Flower's SuperNode, which runs the apps that its owner named by SHA-256 and no others.
 """
 
 import re

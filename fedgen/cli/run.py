@@ -1,6 +1,4 @@
-"""Commands about runs: `evaluate` scores their checkpoints again, `select` ranks them, `audit` attacks them, and
-`report` writes a page.
-"""
+"""Commands about runs: `evaluate` scores checkpoints again, `select` ranks them, `audit` attacks them, `report`."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -90,7 +90,6 @@ class Examples:
         return found.long() if part != "inputs" and integers else found
 
     def _check_inputs(self) -> None:
-        """ValueError that says whether the type or the shape is wrong."""
         dtype, shape = self.inputs.dtype, tuple(self.inputs.shape)
         expected = "inputs must be uint8 [N, C, H, W], float32 [N, D] or int64 [N, T]"
         if dtype not in KINDS:
@@ -241,6 +240,8 @@ class DataSet(ABC):
         """
         return None
 
+
+# ---- labels and owners of anybody's Dataset ----
 
 Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
 """A column or attribute by its name, a function of the position, the values themselves, or None to look for them."""

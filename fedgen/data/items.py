@@ -196,7 +196,7 @@ class Items:
     def _name(self, position: int) -> str:
         """An item as its data set counts it, whatever part of that is used."""
         [(part, [position])] = self.grouped([position])
-        dataset = part.dataset
+        dataset: Any = part.dataset
         while isinstance(dataset, Subset):
             dataset, position = dataset.dataset, dataset.indices[position]
         return f"item {position} of {type(dataset).__name__}"

@@ -227,6 +227,8 @@ def plain(text: str) -> str:
     return escaped.replace("www.", "www\\.")
 
 
+# ---- folders of models ----
+
 FORMAT, VERSION = "fedgen-model", 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MODELS = (

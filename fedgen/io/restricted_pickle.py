@@ -6,9 +6,8 @@ tuple as a key overflows the C stack) and sizes its memo as told. This one is an
 reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD gives a state to objects of the
 types that the reader lists. Time and memory are of the order of the stream's length, whatever the stream says.
 
-Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.sets.pickled_images`) and
-of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it stand the names that NumPy's numbers are
-pickled with, which the latter two share.
+Three readers use it: of files of torch.save (`torch_files`), and, with the names that NumPy's numbers are pickled with,
+of data sets (`fedgen.data.sets.pickled_images`) and StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`).
 """
 
 import inspect

@@ -169,6 +169,8 @@ def _differ(again: Any, own: Any) -> bool:
     return same is not True and not (isinstance(own, float) and own != own)
 
 
+# ---- faults, each in one line: jsonargparse's messages list every type that a value is not ----
+
 KEY = re.compile(r'Parser key "([^"]+)"')
 EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
 NAMED = re.compile(r"'class_path': '([^']+)'")
@@ -242,7 +244,6 @@ def _branch(match: re.Match[str], accepted: Sequence[str]) -> str:
 
 
 def _unknown_in_group(match: re.Match[str], accepted: Sequence[str]) -> str:
-    """A key that a group, such as the trainer's settings, does not have."""
     group, key = match.groups()
     names = [name.removeprefix(f"{group}.").split(".")[0] for name in accepted if name.startswith(f"{group}.")]
     return f"{group}: Option {key!r} is not accepted{_among(key, names)}"
@@ -253,7 +254,6 @@ def _unrecognized(match: re.Match[str], accepted: Sequence[str]) -> str:
 
 
 def _unknown_alone(match: re.Match[str], accepted: Sequence[str]) -> str:
-    """A key that the whole recipe does not have."""
     names = [name.split(".")[0] for name in accepted]
     return f"Option {match[1]!r} is not accepted{_among(match[1].split('.')[0], names)}"
 

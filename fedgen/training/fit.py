@@ -369,6 +369,8 @@ def fit(arguments: Sequence[str]) -> None:
     train(FedgenCLI(["--help" if argument == "--help-all" else argument for argument in arguments]))
 
 
+# ---- where a run goes on, and one run at a time in a folder ----
+
 LOCK = ".run.lock"
 # what a file system may answer once a run has begun, and what to do about it
 UNWRITABLE = {

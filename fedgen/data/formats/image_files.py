@@ -129,7 +129,7 @@ def _opened(source: Path | bytes) -> Iterator[tuple[Any, IO[bytes]]]:
             stored = stream.seek(0, os.SEEK_END)
             stream.seek(place)
             # a few bytes can make an image enormous, once its pixels are decoded
-            check_unpacked(_PIXEL.get(file.format, 3) * file.width * file.height, stored)
+            check_unpacked(_PIXEL.get(str(file.format), 3) * file.width * file.height, stored)
             yield file, stream
     except UnidentifiedImageError as error:  # Pillow names its own stream there
         known = f"{', '.join(_formats()[:-1])} or {_formats()[-1]}"

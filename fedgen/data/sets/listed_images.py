@@ -65,7 +65,8 @@ class CelebA(FittedImages):
         super().__init__("celeba", size, 3, in_memory)
         if not 1 <= crop <= WIDTH:
             raise ValueError(f"crop must be 1 to {WIDTH} pixels, the width of the aligned faces, got {crop}")
-        self.root, self.crop, self.attribute, self.identities = Path(root), crop, attribute, identities
+        self.root, self.side, self.crop = Path(root), size, crop
+        self.attribute, self.identities = attribute, identities
         self.name += (f"-crop{crop}" if crop != WIDTH else "") + (f"-{attribute}" if attribute else "")
 
     def read(self, split: Split) -> Examples:
@@ -85,14 +86,13 @@ class CelebA(FittedImages):
             )
         files = [folder / name for name in names]
         if self.in_memory:
-            side = self.size or WIDTH
-            check_unpacked(len(names) * 3 * side**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
+            check_unpacked(len(names) * 3 * self.side**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
         owner_names = tuple(f"person {number}" for number in people)
         return self.load_listed(Listing(files, labels, classes, owners, owner_names), split)
 
     @property
     def reader(self) -> "partial[Tensor]":
-        return partial(read_face, crop=self.crop, size=self.size)
+        return partial(read_face, crop=self.crop, size=self.side)
 
     def _find(self, name: str) -> Path:
         bases = [self.root / "celeba", self.root]
