@@ -68,7 +68,7 @@ def print_peak() -> None:
 
 def machine() -> dict[str, str]:
     """What the figures depend on: processor, cores, memory, system, and the versions of what computes."""
-    from fedgen.benchmark.provenance import provenance  # which processes whose memory is measured do without
+    from fedgen.benchmark.entry import provenance  # which processes whose memory is measured do without
 
     made = provenance()
     found = made["machine"]

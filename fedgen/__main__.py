@@ -1,5 +1,6 @@
 """The command line: one thin dispatcher, so that help comes at once and a command imports only what it needs."""
 
+import inspect
 import os
 import resource
 import sys
@@ -18,18 +19,21 @@ from fedgen.pytorch_lightning_alias import alias_if_unused
 
 _python_format = warnings.formatwarning
 
-# command -> (module:function, what it does); the function takes the remaining arguments
+# command -> (module:function, what it does); the options of a function without `arguments` are its own arguments
 COMMANDS = {
     "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
-    "recipes": ("fedgen.cli.fit:recipes", "list the recipes that fit finds by name, a line each"),
+    "recipes": ("fedgen.cli.fit:list_recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
-    "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
-    "audit": ("fedgen.cli.run:audit", "attack a run's models: what they tell of their training images"),
+    "select": ("fedgen.cli.run:select_checkpoint", "rank a run's checkpoints by a score and print the best one's path"),
+    "audit": ("fedgen.cli.run:audit_models", "attack a run's models: what they tell of their training images"),
     "report": ("fedgen.cli.run:report", "one HTML page of a run, or of several side by side"),
     "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
-    "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
+    "convert": (
+        "fedgen.cli.deploy:convert",
+        "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them",
+    ),
     "clients": ("fedgen.cli.clients:clients", "who has what under a recipe, and how unlike clients are"),
-    "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on their machines"),
+    "deploy": ("fedgen.cli.deploy:deploy_recipe", "write a recipe as a Flower app, for clients on their machines"),
     "supernode": ("fedgen.cli.deploy:supernode", "Flower's SuperNode, for apps that its owner named by SHA-256"),
     "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
@@ -72,7 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alias_if_unused()  # before a recipe's own classes are imported
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:
-        return getattr(import_module(module), function)(arguments[1:]) or 0
+        command = getattr(import_module(module), function)
+        if "arguments" in inspect.signature(command).parameters:
+            return command(arguments[1:]) or 0
+        from jsonargparse import auto_cli
+
+        from fedgen.flags import CommandParser, with_flags  # which `fedgen fit` does without
+
+        given, prog = with_flags(command, arguments[1:]), f"fedgen {arguments[0]}"
+        auto_cli(command, args=given, as_positional=True, prog=prog, parser_class=CommandParser)
+        return 0
     except KeyboardInterrupt:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise

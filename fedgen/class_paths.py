@@ -6,6 +6,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -47,26 +48,18 @@ def import_by_path(path: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        missing = str(error.name)
-        if module == missing and (owner := _class_at(module)) is not None:
-            found = owner
-        elif module == missing or module.startswith(f"{missing}."):
+        missing, found = str(error.name), None
+        if module == missing:
+            with suppress(ValueError):  # of a class, whose methods have names below it
+                found = import_by_path(module)
+        if not inspect.isclass(found) and (module == missing or module.startswith(f"{missing}.")):
             raise ValueError(f"there is no module {missing!r} for {path}; {looked_in()}") from error
-        else:
+        if not inspect.isclass(found):
             raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
     if not hasattr(found, name):
         kind = "class" if inspect.isclass(found) else "module"
         raise ValueError(f"{kind} {module!r} has no {name!r}{nearest(name, public_names(found))}")
     return getattr(found, name)
-
-
-def _class_at(path: str) -> type | None:
-    """The class of a dotted name, whose methods have names below it; None if there is none."""
-    try:
-        found = import_by_path(path)
-    except ValueError:
-        return None
-    return found if inspect.isclass(found) else None
 
 
 def looked_in() -> str:

@@ -1,13 +1,14 @@
 """Options of commands: yes-or-no ones that stand alone, the nearest name of a mistyped one, help of a screen."""
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
 from textwrap import fill, shorten
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, auto_cli
+from jsonargparse import ArgumentParser
 
 from fedgen.class_paths import nearest
 
@@ -27,10 +28,8 @@ class _HelpAll(argparse.Action):
 class PlainCommandParser(argparse.ArgumentParser):
     """argparse's parser, whose --help fits a screen, and whose errors name the nearest of a mistyped option."""
 
-    def __init__(self, *arguments: Any, screen: str = "", **options: Any) -> None:
-        """Makes a parser whose --help prints `screen`; by default the whole help, or if long a line an option."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.screen = screen
         self.add_argument(
             ASK_ALL,
             action=_HelpAll,
@@ -41,7 +40,7 @@ class PlainCommandParser(argparse.ArgumentParser):
         )
 
     def print_help(self, file: Any = None) -> None:
-        whole = self.screen or self.format_help()
+        whole = self.format_help()
         self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
 
     def error(self, message: str, *cause: Exception | None) -> NoReturn:
@@ -73,21 +72,10 @@ class CommandParser(PlainCommandParser, ArgumentParser):
     """jsonargparse's parser with the same help and errors."""
 
 
-def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> int:
-    """Runs a command that is a function: its arguments are the options, its docstring is their help."""
-    given = with_flags(function, arguments)
-    auto_cli(function, args=given, as_positional=True, prog=prog, parser_class=CommandParser)
-    return 0
-
-
-def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:
-    """The arguments with "true" behind each yes-or-no option of a function or class that stands alone."""
-    parser = ArgumentParser()
-    if isinstance(function, type):
-        parser.add_class_arguments(function, as_positional=False)
-    else:
-        parser.add_function_arguments(function, as_positional=False)
-    flags = {f"--{name}" for name, default in parser.get_defaults().items() if isinstance(default, bool)}
+def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
+    """The arguments with "true" behind each yes-or-no option of a function that stands alone."""
+    parameters = inspect.signature(function).parameters
+    flags = {f"--{name}" for name, one in parameters.items() if isinstance(one.default, bool)}
     found = []
     for place, argument in enumerate(arguments):
         answer = "".join(arguments[place + 1 : place + 2]).lower()

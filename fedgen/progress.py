@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
@@ -43,13 +44,23 @@ def track(
     if not total:
         yield from items
         return
-    if _shown:
-        outer = _shown[-1]
-        task = outer.add_task(description, total=total, unit=unit)
+    done, is_inner = 0.0, bool(_shown)
+    with _display() as display:
+        task = display.add_task(description, total=total, unit=unit)
         try:
-            yield from _count(outer, task, items, total, step)
+            for item in items:
+                yield item
+                done = min(done + (step(item) if callable(step) else step), total)
+                display.update(task, completed=done)
         finally:
-            outer.remove_task(task)
+            if is_inner:
+                display.remove_task(task)
+
+
+@contextmanager
+def _display() -> Iterator[Progress]:
+    if _shown:
+        yield _shown[-1]
         return
     console = ForeignConsole(stderr=True)
     whole = Column(no_wrap=True)  # of numbers; the description and the bar give way where a line is too long
@@ -63,7 +74,7 @@ def track(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
         _shown.append(display)
         try:
-            yield from _count(display, display.add_task(description, total=total, unit=unit), items, total, step)
+            yield display
         finally:
             _shown.remove(display)
 
@@ -89,13 +100,3 @@ def make_console(quiet: bool = False, emoji: bool = True) -> Console:
     if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
         console.width = WIDE
     return console
-
-
-def _count(
-    display: Progress, task: TaskID, items: Iterable[T], total: float, step: float | Callable[[T], float]
-) -> Iterator[T]:
-    done = 0.0
-    for item in items:
-        yield item
-        done = min(done + (step(item) if callable(step) else step), total)
-        display.update(task, completed=done)

@@ -47,7 +47,7 @@ def alias_if_unused() -> None:
         alias_pytorch_lightning()
 
 
-class _Aliases(MetaPathFinder):
+class _Aliases(MetaPathFinder, Loader):
     """Finds `pytorch_lightning.X` as `lightning.pytorch.X`; what is not there is not found here either."""
 
     def find_spec(
@@ -55,25 +55,16 @@ class _Aliases(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != OTHER and not fullname.startswith(f"{OTHER}."):
             return None
-        own = OWN + fullname.removeprefix(OTHER)
-        found = find_spec(own)
+        found = find_spec(OWN + fullname.removeprefix(OTHER))
         if found is None:
             return None
         is_package = found.submodule_search_locations is not None
-        return ModuleSpec(fullname, _Given(own), origin=found.origin, is_package=is_package)
-
-
-class _Given(Loader):
-    """Gives a module that has a name of its own under another one."""
-
-    def __init__(self, own: str) -> None:
-        self._own = own
-        self._spec: ModuleSpec | None = None
+        return ModuleSpec(fullname, self, origin=found.origin, is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(self._own)
-        self._spec = module.__spec__
+        module = import_module(OWN + spec.name.removeprefix(OTHER))
+        spec.loader_state = module.__spec__  # which importing it under the other name replaces
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # which importing it under the other name has replaced
+        module.__spec__ = module.__spec__ and module.__spec__.loader_state

@@ -164,7 +164,13 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Re
         yield from map(work, items)
         return
     for start in range(0, len(items), ranks.size):
-        mine, failed = _tried(work, items[start + ranks.rank : start + ranks.rank + 1])
+        mine: list[Result] = []
+        failed: Exception | None = None
+        try:
+            with together(False):
+                mine = [work(item) for item in items[start + ranks.rank : start + ranks.rank + 1]]
+        except Exception as error:  # the other ranks wait for a word of it
+            failed = error
         told = ranks.gather((mine, failed and f"{type(failed).__name__}: {failed}"))
         if failed:
             raise failed
@@ -172,12 +178,3 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Re
             if failure:
                 raise RuntimeError(f"rank {rank} failed: {failure}")
         yield from (result for results, _ in told for result in results)
-
-
-def _tried(work: Callable[[Item], Result], items: Sequence[Item]) -> tuple[list[Result], Exception | None]:
-    """Results, or what went wrong: the other ranks wait to be told either."""
-    try:
-        with together(False):
-            return [work(item) for item in items], None
-    except Exception as error:
-        return [], error

@@ -14,7 +14,6 @@ import signal
 import sys
 from collections import Counter
 from contextlib import redirect_stdout, suppress
-from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import yaml
 
 from fedgen.__main__ import main as fedgen
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
-from fedgen.cli.fit_server import LATER
+from fedgen.cli.fit_server import import_kit
 from fedgen.evaluation import read_records
 from fedgen.models import WGANGP
 from fedgen.models.checkpoint_file import read_checkpoint
@@ -172,8 +171,7 @@ def attempt(recipe, run, points, counts=None):
 
 def prepare(recipe):
     """Imports what a run imports, and looks at its classes: each fork would do both for itself, and take seconds."""
-    for module in LATER:
-        import_module(module)
+    import_kit()
     with redirect_stdout(io.StringIO()), suppress(SystemExit):
         fedgen(["fit", "--config", str(recipe), "--print_config"])
 

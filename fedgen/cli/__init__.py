@@ -1,1 +1,1 @@
-"""Commands of `fedgen`, one file each, and the server whose forks train (`fit_server`)."""
+"""Commands of `fedgen`, and the server whose forks train (`fit_server`)."""

@@ -11,40 +11,14 @@ from fedgen.progress import make_console
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch
     from fedgen.benchmark.suite import Cell, Suite
 
-HELP = """\
-usage: fedgen benchmark run SUITE [--entry my_package.MyEntry] [--option ...]
-       fedgen benchmark table RESULTS [RESULTS ...]
-
-Compare generators and algorithms on one suite of cells, each a data set, a
-partition, a generator and an algorithm: the same clients, budgets and scores
-for all, several seeds, real images as the floor. docs/benchmark.md defines the
-number that entries are ranked by, docs/benchmark-own.md how to enter a class of
-your own.
-
-examples:
-  fedgen benchmark run tiny
-  fedgen benchmark run tiny --entry my_package.MyModel
-  fedgen benchmark run tiny --cells digits/by-class/wgan-gp/fedavg
-  fedgen benchmark table checkpoints/benchmark-tiny
-
-run trains a suite's cells and writes an entry, a JSON file, for each. Stopped,
-it goes on by the same command: whole cells are kept, and runs go on from their
-last round.
-  --entry CLASS         a generator, an algorithm or a data set of your own, in
-                        place of the suite's
-  --output DIR          folder of runs and entries (checkpoints/benchmark-SUITE)
-  --cells NAMES         some of the cells, with commas between
-  --parallel N          trainings at once, each on one core (1)
-
-table checks entries, prints them in order, and writes leaderboard.html.
-  --output FILE         the page (in the first folder of results)
-
-fedgen benchmark --help-all has every option of both.
-"""
+RUN = (
+    "Train a suite's cells, each a data set, a partition, a generator and an algorithm; write a JSON entry for each."
+    " Stopped, it goes on by the same command. docs/benchmark.md defines the number that entries are ranked by."
+)
 
 
 def run_parser() -> PlainCommandParser:
-    parser = PlainCommandParser(prog="fedgen benchmark run", description="Train a suite's cells and write entries.")
+    parser = PlainCommandParser(prog="fedgen benchmark run", description=RUN)
     parser.add_argument("suite", metavar="SUITE", help="the suite's name, e.g. tiny; an unknown one lists them")
     parser.add_argument(
         "--entry",
@@ -76,10 +50,7 @@ def table_parser() -> PlainCommandParser:
 
 
 def benchmark(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ASK:
-        print(HELP, end="")
-        return 0
-    if arguments[0] == ASK_ALL:
+    if not arguments or arguments[0] in (*ASK, ASK_ALL):
         parts = "usage: fedgen benchmark run|table ...\n", run_parser().format_help(), table_parser().format_help()
         print("\n".join(parts))
         return 0

@@ -1,7 +1,6 @@
 """`fedgen clients RECIPE`: a partition, before anything is trained on it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,47 +14,28 @@ if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from fedgen.evaluation.tables.partition_table import PartitionSummary
 
 DESCRIPTION = (
-    "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
-    " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10. A run that was trained in"
-    " Python keeps no recipe: --data my_module:make_data, or train.py:make_data, names its FederatedDataModule."
+    "Show who has what under a recipe's partition, and how unlike the clients are. Settings of the recipe are changed"
+    " as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g. --data.partition.alpha 0.1, or"
+    " --data.partition IID --data.partition.num_clients 10. A run that was trained in Python keeps no recipe: --data"
+    " my_module:make_data, or train.py:make_data, names its FederatedDataModule."
 )
-HELP = """\
-usage: fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]
-
-Show who has what under a recipe's partition, and how unlike the clients are:
-tables, a picture, the numbers. Nothing is trained.
-RECIPE is a name (`fedgen recipes` lists them), a path, or a run folder.
-
-examples:
-  fedgen clients quickstart
-  fedgen clients quickstart --data.partition.alpha 0.1
-  fedgen clients quickstart --data.partition IID \\
-      --data.partition.num_clients 10 --embedding pixels
-  fedgen clients RUN --data my_module:make_data    a run trained in Python
-
-settings of the recipe, as for `fedgen fit`:
-  --data.SETTING VALUE    e.g. --data.partition.alpha 0.1
-  --seed_everything N     the seed by which clients are dealt
-
-what is measured:
-  --embedding NAME        clients are compared in its features
-                          (efficientnet-lite0-32; identity for points)
-  --num_images N          images in all, from each client in proportion (5000)
-  --max_clients N         clients, a random sample of more (200)
-  --controls N            random deals of the same images to compare with (3)
-  --entropy               client entropy, too: fits autoencoders (slow)
-
-where:
-  --output DIR            of picture and numbers (checkpoints/clients-RECIPE)
-  --device NAME           where to embed and to fit, e.g. cuda (cpu)
-  --help-all              every option: how the autoencoders are fitted, ...
-"""
 PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
 
 
-@dataclass(frozen=True)
-class PartitionReport:
+def look_at_clients(
+    recipe: Path,
+    embedding: str | None = None,
+    num_images: int = 5000,
+    max_clients: int = 200,
+    controls: int = 3,
+    output: Path | None = None,
+    cache: Path = Path("checkpoints/features"),
+    device: str = "cpu",
+    entropy: bool = False,
+    vae: EntropyOptions = DEFAULT,
+    overrides: Sequence[str] = (),
+) -> None:
     """Shows who has what under a recipe's partition, and how unlike the clients are: tables, a picture, the numbers.
 
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
@@ -74,47 +54,27 @@ class PartitionReport:
         vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N; or --data=NAME.
     """
-
-    recipe: Path
-    embedding: str | None = None
-    num_images: int = 5000
-    max_clients: int = 200
-    controls: int = 3
-    output: Path | None = None
-    cache: Path = Path("checkpoints/features")
-    device: str = "cpu"
-    entropy: bool = False
-    vae: EntropyOptions = DEFAULT
-    overrides: Sequence[str] = ()
-
-
-def look_at_clients(asked: PartitionReport) -> None:
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.recipe_data import load_federation
 
-    require_device(asked.device)
-    recipe = asked.recipe if asked.recipe.is_dir() else find_recipe(str(asked.recipe)) or asked.recipe
-    data = load_federation(recipe, asked.overrides)
+    require_device(device)
+    recipe = recipe if recipe.is_dir() else find_recipe(str(recipe)) or recipe
+    data = load_federation(recipe, overrides)
 
+    from fedgen.clients.heterogeneity.heterogeneity import measure_clients
+    from fedgen.embeddings import FeatureCache, load_embedding
     from fedgen.evaluation.tables.partition_table import PartitionSummary
     from fedgen.io.files import require_writable
 
-    folder = require_writable(asked.output or Path("checkpoints") / f"clients-{recipe.stem}")
-    _report(data, PartitionSummary(data), _measured(asked, data), folder)
+    folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
+    network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
+    sizes, summary = (num_images, max_clients, controls), PartitionSummary(data)
+    found = measure_clients(data.everyone, network, *sizes, data.seed, FeatureCache(cache), device)
+    if entropy:
+        from fedgen.clients.heterogeneity.client_entropy import with_entropy
 
-
-def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogeneity":
-    from fedgen.clients.heterogeneity.heterogeneity import measure_clients
-    from fedgen.embeddings import FeatureCache, load_embedding
-
-    network = load_embedding(asked.embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
-    sizes = asked.num_images, asked.max_clients, asked.controls
-    found = measure_clients(data.everyone, network, *sizes, data.seed, FeatureCache(asked.cache), asked.device)
-    if not asked.entropy:
-        return found
-    from fedgen.clients.heterogeneity.client_entropy import with_entropy
-
-    return with_entropy(found, data.everyone, asked.vae, seed=data.seed, device=asked.device)
+        found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
+    _report(data, summary, found, folder)
 
 
 def _report(data: "FederatedDataModule", summary: "PartitionSummary", found: "Heterogeneity", folder: Path) -> None:
@@ -141,17 +101,15 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
     name = own.get("name") if isinstance(own, dict) else own
     if not isinstance(name, str) or network_of(name) != network_of(embedding):
         return []
-    return [
-        f"{summary.partition['class']} dealt images by {name}, and {embedding} sees what it looked at: measure in"
-        " another embedding, e.g. --embedding pixels"
-    ]
+    dealt = f"{summary.partition['class']} dealt images by {name}"
+    return [f"{dealt}, and {embedding} sees what it looked at: measure in another embedding, e.g. --embedding pixels"]
 
 
 def clients(arguments: Sequence[str]) -> int:
-    own, overrides = split_arguments(with_flags(PartitionReport, arguments))
-    parser = CommandParser(prog="fedgen clients", description=DESCRIPTION, screen=HELP)
-    parser.add_class_arguments(PartitionReport, as_positional=True, skip={"overrides"})
-    look_at_clients(PartitionReport(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides))
+    own, overrides = split_arguments(with_flags(look_at_clients, arguments))
+    parser = CommandParser(prog="fedgen clients", description=DESCRIPTION)
+    parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
+    look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
     return 0
 
 

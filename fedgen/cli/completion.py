@@ -91,15 +91,8 @@ def run_folders(start: str) -> list[str]:
     """Folders of runs: here, in `checkpoints`, and in the folder that a word names so far."""
     named = start.rpartition("/")[0] + "/" if "/" in start else ""
     places = [named] if named else ["", "checkpoints/"]
-    found = (f"{place}{folder.name}" for place in places for folder in _folders(Path(place or ".")))
+    found = (f"{place}{folder.name}" for place in places for folder in sorted(Path(place).glob("*/"))[:MOST_FOLDERS])
     return [name for name in found if any((Path(name) / file).exists() for file in RUN_FILES)]
-
-
-def _folders(place: Path) -> list[Path]:
-    try:
-        return sorted(path for path in place.iterdir() if path.is_dir())[:MOST_FOLDERS]
-    except OSError:  # no such folder, or none that may be read
-        return []
 
 
 KINDS: dict[str, Callable[[str], Iterable[str]]] = {

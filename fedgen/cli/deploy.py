@@ -1,6 +1,5 @@
-"""`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own; and `fedgen supernode`.
-
-`fedgen supernode --app SHA256` is Flower's SuperNode, which runs the apps that its owner named and no others.
+"""Networks and recipes in other forms: `fedgen convert`; `fedgen deploy`, for clients on machines of their own; and
+`fedgen supernode`, Flower's SuperNode, which runs the apps that its owner named by SHA-256 and no others.
 """
 
 import re
@@ -8,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.flags import PlainCommandParser, run_function
+from fedgen.flags import PlainCommandParser
 from fedgen.recipe.recipe_files import find_recipe, suggest_recipe
 
 OF_MANY = ("owner_folders", "owner_column", "test_root")  # settings of data of many owners
@@ -112,10 +111,6 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
 
 
-def deploy(arguments: Sequence[str]) -> int:
-    return run_function(deploy_recipe, arguments, "fedgen deploy")
-
-
 def supernode(arguments: Sequence[str]) -> None:
     """The command; what it does not know are options of flower-supernode."""
     parser = PlainCommandParser(prog="fedgen supernode", description=SUPERNODE, allow_abbrev=False)
@@ -139,3 +134,38 @@ def supernode(arguments: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         raise ImportError("a SuperNode is Flower's: pip install 'fedgen[flower]'") from error
     run_pinned({pin.lower() for pin in own.app}, rest, own.look)
+
+
+def convert(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
+    """Converts a StyleGAN2 to safetensors: NVIDIA's network pickle, of which nothing can run, or a run's checkpoint.
+
+    The target holds generator, its moving average and discriminator with their settings:
+    `StyleGAN2.from_file(target).sample(16)`, or `weights: target` in a recipe.
+
+    Args:
+        source: the pickle of stylegan2-ada-pytorch, e.g. ffhq.pkl; or a checkpoint of `fedgen fit`, .ckpt.
+        target: the file to write, e.g. ffhq.safetensors.
+        half: round weights to float16, for half the size.
+        overwrite: replace the target if it exists.
+    """
+    if target.suffix != ".safetensors":
+        raise ValueError(f"{target}: name it {target.with_suffix('.safetensors').name}, as its content is")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
+
+    from fedgen.io.files import in_bytes, require_writable
+    from fedgen.models.stylegan2.network_file import read_official_networks as read
+    from fedgen.progress import make_console
+
+    require_writable(target.parent)
+    if source.suffix == ".ckpt":
+        from fedgen.models.stylegan2.stylegan2 import read_trained_networks as read
+    found = read(source)
+    found.write(target, half)
+    console = make_console()
+    for name, network in found.networks.items():
+        settings = network.settings
+        classes = "" if settings["num_classes"] is None else f", {settings['num_classes']} classes"
+        shape = f"{settings['image_size']} x {settings['image_size']}, {settings['channels']} channels{classes}"
+        console.print(f"{name}: {sum(p.numel() for p in network.parameters()):,} parameters, {shape}")
+    console.print(f"{target}: {in_bytes(target.stat().st_size)}")

@@ -59,24 +59,19 @@ def fit(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     given = with_recipe(arguments)
-    check_recipes(given)
-    from fedgen.training.fit import fit as train
-
-    train(given)
-    return 0
-
-
-def check_recipes(arguments: Sequence[str]) -> None:
-    """Ends with a line and status 2 for a recipe that is not there, or is none."""
     try:
-        for text in given_recipes(arguments):
+        for text in given_recipes(given):
             read_given(text)
     except (OSError, ValueError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        from fedgen.recipe.recipe_errors import refuse
+        from fedgen.recipe.recipe_objects import refuse
 
         refuse(str(error))
+    from fedgen.training.fit import fit as train
+
+    train(given)
+    return 0
 
 
 def list_recipes() -> None:
@@ -95,9 +90,3 @@ def list_recipes() -> None:
     none = "no recipes here, and none came with the package; give `fedgen fit` the path of one"
     ending = f"\n{fill(MEANING, room)}" if found else fill(none, room)
     console.print(ending, markup=False, highlight=False, soft_wrap=True)
-
-
-def recipes(arguments: Sequence[str]) -> int:
-    from fedgen.flags import run_function  # whose parsers `fedgen fit` does without
-
-    return run_function(list_recipes, arguments, "fedgen recipes")

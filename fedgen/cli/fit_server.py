@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Connection, wait
@@ -26,17 +27,6 @@ from fedgen.pytorch_lightning_alias import alias_if_unused
 IDLE = 60.0  # seconds without trainings after which it ends
 GRACE = 10.0  # seconds between the two signals that end a training: Lightning heeds the first after a batch
 PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
-# what only some trainings import; the server does so when one of them has
-LATER = (
-    "diffusers.models.unets.unet_2d",
-    "fedgen.reports.contents",
-    "fedgen.reports.page",
-    "fedgen.reports.sentences",
-    "matplotlib.backends.backend_agg",
-    "mlxtend.data",
-    "omegaconf",
-    "torch.utils.tensorboard",
-)
 
 
 @dataclass(frozen=True)
@@ -47,23 +37,17 @@ class Call:
     output: int  # descriptor of the file that takes what it says
 
 
-@dataclass
-class _Child:
-    """A fork that trains: who waits for it, until it has hung up, and when it is killed."""
-
-    line: Connection | None
-    end: float = inf
-
-
 class FitServer:
     """Forks for calls, a connection and an output file each from a socket, and sends callers the exit status."""
 
     def __init__(self, calls: socket.socket) -> None:
         self._calls, self._open = calls, True
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, Connection] = {}  # who waits for a fork that trains; closed once they have hung up
+        self._ends: dict[int, float] = {}  # when forks are killed that nobody waits for
         self._own, self._libc = os.getpid(), ctypes.CDLL(None)
-        self._woken, self._wakes = _pipe()
-        self._found, self.finds = _pipe()  # names of `LATER` that a training has imported
+        self._woken, self._wakes = os.pipe()
+        for end in (self._woken, self._wakes):
+            os.set_blocking(end, False)
         self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks get Ctrl-C too, and end
         signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes the loop by the descriptor
         signal.set_wakeup_fd(self._wakes)
@@ -71,7 +55,7 @@ class FitServer:
     def serve(self) -> Call | None:
         """Takes calls. Returns each in the fork that is to train, and None in this process when all is over."""
         while self._open or self._children:
-            lines = {child.line: number for number, child in self._children.items() if child.line is not None}
+            lines = {line: number for number, line in self._children.items() if not line.closed}
             ready = wait([self._woken, *([self._calls] if self._open else []), *lines], self._patience())
             if not ready and not self._children:
                 return None
@@ -80,7 +64,10 @@ class FitServer:
             self._reap()
             for line in lines.keys() & set(ready):
                 self._stop(lines[line])
-            self._kill_overdue()
+            for number, end in self._ends.items():
+                if time.monotonic() >= end:
+                    os.kill(number, signal.SIGKILL)
+                    self._ends[number] = inf
             if self._calls in ready and (call := self._take()) is not None:
                 return call
         return None
@@ -89,30 +76,22 @@ class FitServer:
         """Seconds to the next thing to do, whatever comes."""
         if not self._children:
             return IDLE
-        return min(3600.0, max(0.0, min(child.end for child in self._children.values()) - time.monotonic()))
+        return min(3600.0, max(0.0, min(self._ends.values(), default=inf) - time.monotonic()))
 
     def _reap(self) -> None:
         for number in list(self._children):
             ended, status = os.waitpid(number, os.WNOHANG)
             if ended:
-                line = self._children.pop(number).line
-                _tell(line, b"%d" % os.waitstatus_to_exitcode(status))
-                if line is not None:
-                    line.close()
+                self._ends.pop(number, None)
+                with self._children.pop(number) as line:
+                    _tell(line, b"%d" % os.waitstatus_to_exitcode(status))
 
     def _stop(self, number: int) -> None:
         """Ends the fork of a caller that has hung up: callers say no more than the call."""
-        child = self._children.get(number)
-        if child is not None and child.line is not None:
-            child.line.close()
-            child.line, child.end = None, time.monotonic() + GRACE
+        if number in self._children:
+            self._children[number].close()
+            self._ends[number] = time.monotonic() + GRACE
             os.kill(number, signal.SIGTERM)
-
-    def _kill_overdue(self) -> None:
-        for number, child in self._children.items():
-            if time.monotonic() >= child.end:
-                os.kill(number, signal.SIGKILL)
-                child.end = inf
 
     def _take(self) -> Call | None:
         """Forks for a call; returns it in the fork, None in this process."""
@@ -127,20 +106,10 @@ class FitServer:
             with_line.close()
             os.close(output)
             return None
-        self._import_found()
         if self._fork(with_line):
             os.close(output)
             return None
         return call
-
-    def _import_found(self) -> None:
-        """Imports what an earlier training has, which this one would import likewise."""
-        try:
-            found = os.read(self._found, 2**16).decode().split()
-        except BlockingIOError:
-            return
-        for name in sorted((set(found) & set(LATER)) - set(sys.modules)):
-            importlib.import_module(name)
 
     def _fork(self, line: Connection) -> bool:
         """Forks; returns whether this is still the server."""
@@ -154,7 +123,7 @@ class FitServer:
         if number:
             _tell(line, TAKEN if number > 0 else REFUSED)
             if number > 0:
-                self._children[number] = _Child(line)
+                self._children[number] = line
             else:
                 line.close()
         else:
@@ -171,31 +140,19 @@ class FitServer:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._calls.close()
-        for other in (line, *(child.line for child in self._children.values())):
-            if other is not None:
-                other.close()
-        for descriptor in (self._woken, self._wakes, self._found):
+        for other in (line, *self._children.values()):
+            other.close()
+        for descriptor in (self._woken, self._wakes):
             os.close(descriptor)
 
 
-def _pipe() -> tuple[int, int]:
-    """A pipe that neither reader nor writer waits for."""
-    ends = os.pipe()
-    for end in ends:
-        os.set_blocking(end, False)
-    return ends
+def _tell(line: Connection, what: bytes) -> None:
+    with suppress(OSError):  # where whoever called has gone
+        line.send_bytes(what)
 
 
-def _tell(line: Connection | None, what: bytes) -> None:
-    if line is not None:
-        try:
-            line.send_bytes(what)
-        except OSError:  # whoever called has gone
-            return
-
-
-def become(call: Call, module: str, finds: int) -> None:
-    """Becomes `python -m MODULE fit ...` for a call; `finds` gets the names of `LATER` that it has imported."""
+def become(call: Call, module: str) -> None:
+    """Becomes `python -m MODULE fit ...` for a call."""
     for standard in (1, 2):
         os.dup2(call.output, standard)
     os.close(call.output)
@@ -209,15 +166,13 @@ def become(call: Call, module: str, finds: int) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # as in any new process; Python's own generator does so after a fork
     sys.argv = [module, "fit", *call.arguments]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:
-        os.write(finds, "".join(f"{name}\n" for name in LATER if name in sys.modules).encode())
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def import_kit() -> None:
     alias_if_unused()  # before anything imports the other package
-    importlib.import_module("fedgen.training.fit")
+    for name in ("fedgen.training.fit", "fedgen.reports.page"):
+        importlib.import_module(name)
     load_classes()
 
 
@@ -225,11 +180,10 @@ def main(prepare: Callable[[], None] = import_kit, module: str = "fedgen") -> No
     """The command; returns in forks only, which become the program `module`. Before them `prepare` is called, once."""
     calls = socket.socket(fileno=int(sys.argv[1]))
     prepare()
-    server = FitServer(calls)
-    call = server.serve()
+    call = FitServer(calls).serve()
     if call is None:
         os._exit(0)
-    become(call, module, server.finds)
+    become(call, module)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
-"""Commands about runs: `evaluate` scores their checkpoints again, `select` ranks them, `audit` attacks them, and
-`report` writes a page.
-"""
+"""Commands about runs: `evaluate` scores checkpoints again, `select` ranks them, `audit` attacks them, `report`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
+from fedgen.cli.stored import FLAGS, build_parser, embeddings_in, evaluate_stored, names_in, rounds_in, scores_in
 from fedgen.evaluation.names import SignalName
 from fedgen.evaluation.records import say_interval, say_number
-from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, run_function, with_flags
+from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule
@@ -58,19 +56,39 @@ of a run:
 
 fedgen evaluate --help-all has every option of both.
 """
+EMBEDDINGS = (
+    "one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or with"
+    " options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset"
+)
 REPORT = (
     "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
     " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
 )
 
 
-@dataclass(frozen=True)
-class CheckpointScoring:
+def evaluate_checkpoints(
+    run: Path,
+    embeddings: str | None = None,
+    scores: str | None = None,
+    preset: str | None = None,
+    aggregates: str = "",
+    client_weights: Literal["examples", "uniform"] = "examples",
+    num_images: int = 10_000,
+    rounds: str | None = None,
+    weights: str | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+    sampling: dict[str, Any] | None = None,
+    controls: bool = False,
+    matrix: bool = False,
+    fine_tune: int | None = None,
+    model: str | None = None,
+    data: str | None = None,
+) -> None:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
     Args:
         run: the run folder.
-        embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
         scores: names with commas between (fid,kid by default), or with options as '[fid, {name: precision, k: 3}]'; an
             unknown name, such as '?', is answered with all that there are.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd, is or fcd; several with commas between.
@@ -93,59 +111,33 @@ class CheckpointScoring:
             a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
         data: likewise its FederatedDataModule, my_module:make_data.
     """
-
-    run: Path
-    embeddings: str | None = None
-    scores: str | None = None
-    preset: str | None = None
-    aggregates: str = ""
-    client_weights: Literal["examples", "uniform"] = "examples"
-    num_images: int = 10_000
-    rounds: str | None = None
-    weights: str | None = None
-    cache: Path | None = None
-    device: str = "cpu"
-    sampling: dict[str, Any] | None = None
-    controls: bool = False
-    matrix: bool = False
-    fine_tune: int | None = None
-    model: str | None = None
-    data: str | None = None
-
-
-def evaluate_checkpoints(asked: CheckpointScoring) -> None:
-    """Scores a run's checkpoints again, and prints the tables of the embeddings that were asked for.
-
-    Options that do not go together, and a folder without a recipe, are errors before Lightning is loaded.
-    """
+    # options that do not go together, and a folder without a recipe, are errors before Lightning is loaded
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
-    rounds = rounds_in(asked.rounds)
-    options = _scores_and_networks(asked.embeddings, asked.preset, asked.scores, asked.weights)
-    options |= {"num_images": asked.num_images, "device": asked.device, "controls": asked.controls}
-    options |= {"weights": asked.client_weights, "aggregates": names_in(asked.aggregates)}
-    require_device(asked.device)
-    if asked.matrix and (asked.fine_tune is not None or asked.controls or len(rounds or ()) > 1):
+    chosen = rounds_in(rounds)
+    options = _scores_and_networks(embeddings, preset, scores, weights)
+    options |= {"num_images": num_images, "device": device, "controls": controls}
+    options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
+    require_device(device)
+    if matrix and (fine_tune is not None or controls or len(chosen or ()) > 1):
         raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")
-    if asked.model is None and asked.data is None:
-        read_recipe(asked.run / RECIPE)
+    if model is None and data is None:
+        read_recipe(run / RECIPE)
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.evaluate import Evaluator
 
-    module, clients = model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
-    cache = FeatureCache(asked.cache) if asked.cache else None
-    evaluator = Evaluator(clients, **options, seed=clients.seed, cache=cache)
-    if asked.matrix:
+    module, clients = model_and_clients(run, model, data, device, sampling or {})
+    evaluator = Evaluator(clients, **options, seed=clients.seed, cache=FeatureCache(cache) if cache else None)
+    if matrix:
         from fedgen.evaluation.own_models import matrix_of_run
 
-        _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, rounds[0] if rounds else None))
+        _print_matrices(run, matrix_of_run(run, module, evaluator, chosen[0] if chosen else None))
         return
     from fedgen.evaluation.runs.evaluate_run import LocalFineTuning, evaluate_run
 
-    iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
-    tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
-    _print_scores(asked.run, evaluator, evaluate_run(asked.run, module, evaluator, rounds, tuning))
+    tuning = None if fine_tune is None else LocalFineTuning(clients, fine_tune, device.split(":")[0])
+    _print_scores(run, evaluator, evaluate_run(run, module, evaluator, chosen, tuning))
 
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
@@ -268,15 +260,16 @@ def select_checkpoint(
     columns = by_column(records)
     by = by or default_column(columns, kind)
     group = column_of(columns, by, kind)
-    asked, remarks = (found, group[0], device, model, data), say_best(load_influences(found.folder, group))
+    measuring = partial(_measuring, found, group[0], device, model, data)
+    remarks = say_best(load_influences(found.folder, group))
     if race is not None:
         from fedgen.evaluation.runs.evaluate_run import race as decide
 
-        outcome = decide(found, *_measuring(*asked, most), race, width, most, group[0].aggregate)
+        outcome = decide(found, *measuring(most), race, width, most, group[0].aggregate)
         group, remarks = outcome.records, [outcome.words]
     ranking = rank(group, found.folder)
     if quote is not None:
-        remarks.append(_quoted(asked, ranking[0].round, quote))
+        remarks.append(_quoted(found, *measuring(quote), ranking[0].round, group[0].aggregate, quote))
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)
     title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(group[0])}"
@@ -288,15 +281,14 @@ def select_checkpoint(
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
 
 
-Asked = tuple["Run", "ScoreRecord", str, str | None, str | None]
-
-
-def _quoted(asked: Asked, round: int, number: int) -> str:
+def _quoted(
+    run: "Run", module: "LightningModule", evaluator: "Evaluator", round: int, aggregate: str, number: int
+) -> str:
     from fedgen.evaluation.runs.evaluate_run import quote
     from fedgen.evaluation.tables.table import say_value
     from fedgen.scores.rankings import Z
 
-    found = quote(asked[0], *_measuring(*asked, number), round, asked[1].aggregate)
+    found = quote(run, module, evaluator, round, aggregate)
     ends = [found.value + side * Z * found.generated_error for side in (-1, 1)]
     fresh = f"On {number:,} fresh images, which had no part in the choice, round {round} has {found.name}"
     return f"{fresh} {say_value(found)} (95 % on these reals: {say_interval(*ends)}): the value to quote."
@@ -354,42 +346,23 @@ def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
 
 def evaluate(arguments: Sequence[str]) -> int:
     """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
-    if is_stored(arguments):
+    if any(argument.split("=")[0] in FLAGS for argument in arguments):
         return evaluate_stored(arguments)
-    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
-    parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
-    parser.add_argument(
-        "embeddings",
-        nargs="?",
-        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
-        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
-    )
+    if set(arguments) & set(ASK):
+        print(HELP, end="")
+        return 0
+    parser = CommandParser(prog="fedgen evaluate")
+    parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
+    parser.add_argument("embeddings", nargs="?", help=EMBEDDINGS)
     if not arguments:
         parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
         parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
-    if ASK_ALL in arguments and not set(arguments) & set(ASK):
+    if ASK_ALL in arguments:
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
-    settings = parser.parse_args(with_flags(CheckpointScoring, arguments))
-    evaluate_checkpoints(CheckpointScoring(**vars(parser.instantiate(settings))))
+    settings = parser.parse_args(with_flags(evaluate_checkpoints, arguments))
+    evaluate_checkpoints(**vars(parser.instantiate(settings)))
     return 0
-
-
-def _parser_of_runs() -> CommandParser:
-    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
-    parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
-    parser.add_argument(
-        "embeddings",
-        nargs="?",
-        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
-        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
-    )
-    return parser
-
-
-def select(arguments: Sequence[str]) -> int:
-    """`fedgen select RUN --by COLUMN [--against COLUMN]`."""
-    return run_function(select_checkpoint, arguments, "fedgen select")
 
 
 def audit_models(
@@ -446,10 +419,6 @@ def audit_models(
     if nearest:
         draw_nearest(run, module, clients, chosen, cache=FeatureCache(cache) if cache else None, **shared)
         console.print(f"written: {run / NEAREST}", soft_wrap=True)
-
-
-def audit(arguments: Sequence[str]) -> int:
-    return run_function(audit_models, arguments, "fedgen audit")
 
 
 def report(arguments: Sequence[str]) -> int:

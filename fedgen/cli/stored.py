@@ -29,11 +29,6 @@ DESCRIPTION = (
 )
 
 
-def is_stored(arguments: Sequence[str]) -> bool:
-    """Whether arguments of `fedgen evaluate` are of this form."""
-    return any(argument.split("=")[0] in FLAGS for argument in arguments)
-
-
 def build_parser() -> ArgumentParser:
     parser = CommandParser(prog="fedgen evaluate", description=DESCRIPTION)
     add = parser.add_argument
@@ -297,7 +292,10 @@ def _write_scores(settings: Any, evaluation: "StoredEvaluation", records: "Seque
         {"name": stored.name, "path": str(stored.path), "kind": stored.kind, "count": count}
         for stored, count in zip(evaluation.sets, evaluation.counts())
     ]
-    chosen = {name: _plain(value) for name, value in vars(settings).items()}
+    chosen = {
+        name: list(map(str, value)) if isinstance(value, list) else str(value) if isinstance(value, Path) else value
+        for name, value in vars(settings).items()
+    }
     content = {
         "fedgen": __version__,
         "settings": chosen,
@@ -307,7 +305,3 @@ def _write_scores(settings: Any, evaluation: "StoredEvaluation", records: "Seque
     }
     write_json(settings.output, content)
     return settings.output
-
-
-def _plain(value: Any) -> Any:
-    return list(map(str, value)) if isinstance(value, list) else str(value) if isinstance(value, Path) else value

@@ -21,9 +21,8 @@ from fedgen.clients.partitions import Partition, check_assignment
 from fedgen.clients.sources import InMemory, as_clients, check_source, load_source, take_hooks
 from fedgen.clients.turn import LazyTurn, Turn, own_batch_size, read_tasks
 from fedgen.data import DataSet, Examples
-from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading, name_of
-from fedgen.data.examples import draw_batches, to_batch
+from fedgen.data.examples import Annotation, draw_batches, to_batch
 from fedgen.data.lazy_examples import LazyExamples, measured_task
 from fedgen.seeds import derive, generator, resolve, seed_all
 

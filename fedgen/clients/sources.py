@@ -22,7 +22,6 @@ from torch.utils.data import (
 
 from fedgen.clients.partitions import Natural, Partition
 from fedgen.data import Examples
-from fedgen.data.annotations import find_labels
 from fedgen.data.anybody import (
     EXPECTED,
     DatasetReading,
@@ -34,7 +33,7 @@ from fedgen.data.anybody import (
     renumber,
     with_classes,
 )
-from fedgen.data.examples import to_batch
+from fedgen.data.examples import find_labels, to_batch
 from fedgen.data.items import Items, Part, collate_items
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.foreign_text import is_number

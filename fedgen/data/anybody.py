@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedgen.data.annotations import Annotation, annotated, find_labels, find_owners
-from fedgen.data.examples import DataSet, Examples
+from fedgen.data.examples import Annotation, DataSet, Examples, annotated, find_labels, find_owners
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
 from fedgen.data.lazy_examples import LazyExamples, LazyInputs, make_lazy

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, groupby
 from multiprocessing import connection, parent_process
 from typing import Any, NamedTuple
@@ -89,10 +88,8 @@ def without_pillow(item: Any) -> Any:
 
 def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     """(images float32 [B, C, H, W] in [-1, 1], labels int64 [B]) of (uint8 [C, H, W], label), all of one shape."""
-    images, labels = zip(*items)
-    if len(shapes := {tuple(image.shape) for image in images}) > 1:
-        raise ValueError(f"images of {len(shapes)} shapes, {sorted(shapes)[:3]}; give size= to resize them")
-    return from_uint8(torch.stack(images)), torch.tensor(labels)
+    images, labels = collate_items(items)
+    return from_uint8(images), labels
 
 
 def first_images(batch: Any) -> Tensor:
@@ -149,7 +146,7 @@ class Items:
         return AHEAD * self.num_workers
 
     def part_of(self, position: int) -> Part:
-        return self.parts[bisect_right(self._ends, position)]
+        return self.grouped([position])[0][0]
 
     def grouped(self, positions: Sequence[int]) -> list[tuple[Part, list[int]]]:
         """Runs of positions of one part, with the positions within it."""
@@ -164,21 +161,20 @@ class Items:
 
     def read(self, task: ReadTask) -> Any:
         """The batch of a task, read here; moves the global generators. ValueError for items that make no batch."""
-        places = [bisect_right(self._ends, position) for position in task.positions]
-        own = [self.parts[place] for place in dict.fromkeys(places)]
-        if any(part.collate != own[0].collate for part in own):
+        runs = self.grouped(task.positions)
+        dataset, collate = runs[0][0].dataset, runs[0][0].collate
+        if any(part.collate != collate for part, _ in runs):
             raise ValueError(
                 "a batch of several clients' items, whose loaders have different collate_fn; give all one, or train"
                 " under FedAvgStrategy, where a batch is of one client"
             )
-        if len(own) == 1 and isinstance(own[0].dataset, TensorDataset) and own[0].collate is collate_items:
-            start = self._starts[places[0]]
-            return tuple(tensor[[at - start for at in task.positions]] for tensor in own[0].dataset.tensors)
+        if len(runs) == 1 and isinstance(dataset, TensorDataset) and collate is collate_items:
+            return tuple(tensor[runs[0][1]] for tensor in dataset.tensors)
         found = [self._read_item(position, seed) for position, seed in zip(task.positions, task.seeds)]
         try:
-            return own[0].collate(found)
+            return collate(found)
         except ValueError as error:
-            unlike = find_unlike(found) if own[0].collate in (collate_items, collate_levels) else None
+            unlike = find_unlike(found) if collate in (collate_items, collate_levels) else None
             if unlike is None:
                 raise
             first, odd = task.positions[0], task.positions[unlike[0]]
@@ -189,9 +185,9 @@ class Items:
     def _read_item(self, position: int, seed: int) -> Any:
         """One item, its draws seeded; an error of the data set's own code gets a note with the item's position."""
         seed_item(seed)
-        place = bisect_right(self._ends, position)
+        [(part, [own])] = self.grouped([position])
         try:
-            return self.parts[place].dataset[position - self._starts[place]]
+            return part.dataset[own]
         except Exception as error:
             error.add_note(f"{self._name(position)} was being read")
             setattr(error, ITEM, position)
@@ -199,17 +195,16 @@ class Items:
 
     def _name(self, position: int) -> str:
         """An item as its data set counts it, whatever part of that is used."""
-        place = bisect_right(self._ends, position)
-        dataset: Any = self.parts[place].dataset
-        position -= self._starts[place]
+        [(part, [position])] = self.grouped([position])
+        dataset: Any = part.dataset
         while isinstance(dataset, Subset):
             dataset, position = dataset.dataset, dataset.indices[position]
         return f"item {position} of {type(dataset).__name__}"
 
-    def start(self, task: ReadTask) -> "Future[Any] | _Later":
-        """Begins to read a batch, where there are workers; otherwise it is read when its result is asked for."""
+    def start(self, task: ReadTask) -> Future[Any] | ReadTask:
+        """Begins to read a batch where there are workers; otherwise the task itself, to be read when it is needed."""
         if not self.num_workers:
-            return _Later(partial(self.read_aside, task))
+            return task
         if self._pool is None:
             context = torch.multiprocessing.get_context()
             self._pool = ProcessPoolExecutor(self.num_workers, context, _begin_worker, (self,))
@@ -243,7 +238,7 @@ class Stream:
 
     def __init__(self, items: Items, tasks: Iterable[ReadTask]) -> None:
         self._items, self._tasks = items, iter(tasks)
-        self._begun: deque[Future[Any] | _Later] = deque()
+        self._begun: deque[Future[Any] | ReadTask] = deque()
 
     def fill(self, count: int) -> int:
         while len(self._begun) < count:
@@ -255,8 +250,9 @@ class Stream:
 
     def take(self) -> Any:
         """The next batch, of those begun; RuntimeError if a worker process died."""
+        begun = self._begun.popleft()
         try:
-            return self._begun.popleft().result()
+            return self._items.read_aside(begun) if isinstance(begun, ReadTask) else begun.result()
         except BrokenProcessPool as error:
             self._items.close()
             raise RuntimeError(
@@ -266,18 +262,9 @@ class Stream:
 
     def close(self) -> None:
         for one in self._begun:
-            one.cancel()
+            if isinstance(one, Future):
+                one.cancel()
         self._begun.clear()
-
-
-class _Later:
-    """A value that is worked out when it is asked for, as a future that nobody runs."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.result = work
-
-    def cancel(self) -> bool:
-        return True
 
 
 _of_worker: Items | None = None  # a worker process's own

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.data.text import widened
 from fedgen.images import channels_first, to_uint8
-from fedgen.io.hashing import hash_chunks
+from fedgen.io.tensor_files import hash_chunks
 from fedgen.seeds import derive, item_seed
 
 PROBED = 64  # images that tell the range of all
@@ -36,18 +37,15 @@ class ImageReader:
             raise ValueError(f"value_range={value_range}: give the least and the largest value of images, as (0, 1)")
         self.items, self.name, self.images_of = items, name, images_of
         self.value_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
-        self._probe: Tensor | None = None
 
-    @property
+    @cached_property
     def probe(self) -> Tensor:
         """The first image or point [1, ...] as it is measured; ValueError without, or for floats of unknown range."""
-        if self._probe is None:
+        found = self._found(self.items.read_aside(measured_task([0])))
+        if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
             some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
-            found = self._found(self.items.read_aside(measured_task([0])))
-            if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
-                self._check_range([self._found(self.items.read_aside(measured_task([at]))) for at in some])
-            self._probe = self._measured(found)
-        return self._probe
+            self._check_range([self._found(self.items.read_aside(measured_task([at]))) for at in some])
+        return self._measured(found)
 
     def read(self, positions: Sequence[int]) -> Tensor:
         """The images uint8 [n, C, H, W], or points float32 [n, D], at these positions."""
@@ -108,9 +106,6 @@ class LazyInputs:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __repr__(self) -> str:
-        return f"LazyInputs({self.reader.name!r}, {len(self)} to be read)"
-
     @property
     def has_images(self) -> bool:
         """Whether there are images or points to measure; if not, there are `batches` alone."""
@@ -122,9 +117,12 @@ class LazyInputs:
 
     def batches(self, size: int = CHUNK) -> Iterator[tuple[Any, int]]:
         """Batches of at most `size` items, as their `collate_fn` makes them, in order, with how many each has."""
-        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
-        runs = [run for chunk in chunks for run in self.reader.items.runs(chunk)]
+        runs = self._runs(size)
         yield from zip(self.reader.items.stream(map(measured_task, runs)), map(len, runs))
+
+    def _runs(self, size: int) -> list[list[int]]:
+        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
+        return [run for chunk in chunks for run in self.reader.items.runs(chunk)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -151,8 +149,7 @@ class LazyInputs:
         return LazyInputs(self.reader, self.positions[own])
 
     def split(self, size: int) -> "_Chunks":
-        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
-        return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
+        return _Chunks(self.reader, self._runs(size))
 
     def identity(self) -> str | None:
         """These images' identity, as their data sets know it by `content_id()` without reading them; None otherwise."""
@@ -206,9 +203,8 @@ class LazyExamples(Examples):
         except ValueError:
             return False
 
-    def inputs_at(self, positions: Tensor) -> LazyInputs:
-        view: LazyInputs = self.inputs.view(positions)
-        return view
+    def inputs_at(self, positions: Tensor) -> Any:
+        return self.inputs.view(positions)
 
     def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> Self:
         found = super().subset(indices, name)
@@ -264,16 +260,12 @@ def join_inputs(parts: Sequence[Any]) -> Any:
         return torch.cat([part[:] for part in parts])
     if len(readers) == 1:
         return LazyInputs(readers[0], torch.cat([part.positions for part in lazy]))
-    starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
-    return LazyInputs(_join_readers(readers), torch.cat([part.positions + starts[id(part.reader)] for part in lazy]))
-
-
-def _join_readers(readers: Sequence[ImageReader]) -> ImageReader:
-    first = readers[0]
     workers = max(reader.items.num_workers for reader in readers)
     items = Items([part for reader in readers for part in reader.items.parts], workers)
-    name = f"{first.name} and {len(readers) - 1} more"
-    return ImageReader(items, name, first.images_of, first.value_range)
+    name = f"{readers[0].name} and {len(readers) - 1} more"
+    starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
+    positions = torch.cat([part.positions + starts[id(part.reader)] for part in lazy])
+    return LazyInputs(ImageReader(items, name, readers[0].images_of, readers[0].value_range), positions)
 
 
 def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from fedgen import seeds
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings.base import ANTIALIASED, Embedding, fitted, load_into, read_state
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
-from fedgen.io.hub_folders import copied_settings, load_transformer
+from fedgen.io.tensor_files import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
 PROJECTED = "VisionModelWithProjection"  # ends the names of transformers' image towers that CLIP's features come out of

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from fedgen.data.text import decode_all
 from fedgen.images import quantise
-from fedgen.io.hashing import hash_tensors
-from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
+from fedgen.io.tensor_files import check_state, hash_tensors, read_safetensors, read_torch
 
 ANTIALIASED = ("bilinear", "bicubic")
 InputRange = Literal["signed", "unit", "levels", "uint8"]

@@ -11,8 +11,7 @@ from fedgen.data.lazy_examples import CHUNK, LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.images import SeenRange, refuse_grey_levels, to_uint8
 from fedgen.io.files import atomic_write, require_writable
-from fedgen.io.hashing import hash_chunks, hash_tensors
-from fedgen.io.tensor_files import read_safetensors
+from fedgen.io.tensor_files import hash_chunks, hash_tensors, read_safetensors
 from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.ranks import agreed, spread

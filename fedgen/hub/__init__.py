@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.hub.exchange import from_pretrained, push_to_hub, save_pretrained
-    from fedgen.hub.model_card import ModelCard
+    from fedgen.hub.exchange import ModelCard, from_pretrained, push_to_hub, save_pretrained
 
 __all__ = ["ModelCard", "from_pretrained", "push_to_hub", "save_pretrained"]
 

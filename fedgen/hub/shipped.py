@@ -4,8 +4,7 @@ from pathlib import Path
 
 from fedgen.evaluation import read_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
-from fedgen.hub.exchange import from_pretrained
-from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, facts_of_recipe
+from fedgen.hub.exchange import CARD, PICTURE, ModelCard, card_of_run, facts_of_recipe, from_pretrained
 from fedgen.io.files import atomic_write, read_yaml
 from fedgen.models import StyleGAN2
 from fedgen.models.stylegan2.network_file import NetworkFile

@@ -37,19 +37,6 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Text:
-    """A printable text of `least` to `most` characters."""
-
-    most: int
-    least: int = 0
-
-    def fault(self, value: Any) -> str:
-        fits = self.least <= len(value) <= self.most and value.isprintable()
-        length = f"{self.least} to {self.most}" if self.least < self.most else f"{self.most}"
-        return "" if fits else f"is not of {length} printable characters"
-
-
-@dataclass(frozen=True)
 class Length:
     """A container of `least` to `most` parts."""
 
@@ -59,6 +46,15 @@ class Length:
     def fault(self, value: Any) -> str:
         number = len(value)
         return "" if self.least <= number <= self.most else f"has {number} parts, not {self.least} to {self.most}"
+
+
+class Text(Length):
+    """A printable text of `least` to `most` characters."""
+
+    def fault(self, value: Any) -> str:
+        length = f"{self.least} to {self.most}" if self.least < self.most else f"{self.most}"
+        fits = not super().fault(value) and value.isprintable()
+        return "" if fits else f"is not of {length} printable characters"
 
 
 @dataclass(frozen=True)

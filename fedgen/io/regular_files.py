@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BufferedReader
 from pathlib import Path
 
@@ -95,3 +95,35 @@ def _require_regular(mode: int, path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "is a pipe, a device or a socket; give a regular file", str(path))
+
+
+def fetch(url: str, folder: Path, md5: str) -> Path:
+    """The path of a file in the folder, downloaded unless it is there; OSError, or RuntimeError for its checksum."""
+    from torchvision.datasets.utils import download_url
+
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        download_url(url, str(folder), md5=md5)
+    except (OSError, RuntimeError):
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        raise
+    return folder / url.rpartition("/")[2]
+
+
+def fetch_any(urls: Sequence[str], folder: Path, md5: str) -> Path:
+    """The path of a file fetched from the first address that delivers it; OSError with all failures if none does."""
+    failures = []
+    for url in urls:
+        try:
+            return fetch(url, folder, md5)
+        except (OSError, RuntimeError) as error:
+            failures.append(f"{url}: {error}")
+    raise OSError("; ".join(failures))
+
+
+def missing(name: str, searched: Sequence[Path], remedy: str, cause: Exception | None = None) -> FileNotFoundError:
+    places = ", ".join(str(folder.absolute()) for folder in searched)
+    download = f"; downloading it failed ({cause})" if cause else ""
+    return FileNotFoundError(f"{name} was not found in {places}{download}. To get it: {remedy}")

@@ -3,12 +3,11 @@
 Python's own unpickler calls what a stream names, sets the attributes that it says, hashes whatever it is given (a deep
 tuple as a key overflows the C stack) and sizes its memo as told. This one is an interpreter of the opcodes that
 `pickletools.genops` reads. It imports nothing and looks no attribute up: a name in the stream is an entry of the
-reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD reaches only objects made for
-it. Time and memory are of the order of the stream's length, whatever the stream says.
+reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD gives a state to objects of the
+types that the reader lists. Time and memory are of the order of the stream's length, whatever the stream says.
 
-Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.sets.pickled_images`) and
-of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it stand the names that NumPy's numbers are
-pickled with, which the latter two share.
+Three readers use it: of files of torch.save (`torch_files`), and, with the names that NumPy's numbers are pickled with,
+of data sets (`fedgen.data.sets.pickled_images`) and StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`).
 """
 
 import inspect
@@ -70,42 +69,23 @@ Natural = Annotated[int, Between(0, 2**60 - 1)]
 """Whole numbers of which sums and products stay finite: shapes, strides and places."""
 
 
-class Unchecked(Name):
-    """A name that stands for a function of this project, which checks its arguments itself."""
+class Function(Name):
+    """A name that stands for a function, which is called if its annotations, or `types`, allow the arguments."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("_checks", "_function")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], **types: Any) -> None:
         self._function = function
-
-    def call(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-
-class Function(Unchecked):
-    """A name that stands for a function of this project, which is called if its annotations allow the arguments."""
-
-    __slots__ = ("_checks",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        hints = get_type_hints(function, include_extras=True)
-        self._checks = [(name, checker(hints.get(name, Any))) for name in inspect.signature(function).parameters]
+        hints = types or get_type_hints(function, include_extras=True)
+        self._checks = [
+            (name, checker(hints.get(name, Any))) for name in types or inspect.signature(function).parameters
+        ]
 
     def call(self, *arguments: Any) -> Any:
         for (name, check), value in zip(self._checks, arguments):
             if wrong := check(value):
                 raise ValueError(f"{name} of {self._function.__name__.strip('_')} {wrong}")
-        return super().call(*arguments)
-
-
-class Unfinished:
-    """An object in the making, which takes a state from BUILD; nothing else does."""
-
-    __slots__ = ()
-
-    def set_state(self, state: Any) -> None:
-        raise ValueError("it gives a state to an object that takes none")
+        return self._function(*arguments)
 
 
 class NotAllowedError(ValueError):
@@ -129,7 +109,7 @@ def unpickle(
     start = stream.tell()
     allowance = _REUSE * (stream.seek(0, io.SEEK_END) - start)
     stream.seek(start)
-    machine = _Machine(names, key_types, allowance, persistent, states or {})
+    machine = _Machine(names, key_types, allowance, persistent, {DataType: DataType.set_state, **(states or {})})
     for count, (name, argument, position) in enumerate(_read_opcodes(stream), start=1):
         if name not in opcodes:
             raise ValueError(f"opcode {name} at byte {position} is not allowed")
@@ -218,18 +198,14 @@ class _Machine:
     memo: dict[int, Any] = field(default_factory=dict)
 
     def step(self, opcode: str, argument: Any) -> None:
-        if opcode in _PUSHED:
-            self.stack.append(argument)
-        elif opcode in _CONSTANTS:
-            self.stack.append(_CONSTANTS[opcode])
-        elif opcode in _PUTS:
-            self.memo[len(self.memo) if opcode == "MEMOIZE" else argument] = self.stack[-1]
-        else:
-            self._build(opcode, argument)
-
-    def _build(self, opcode: str, argument: Any) -> None:
         stack = self.stack
         match opcode:
+            case _ if opcode in _PUSHED:
+                stack.append(argument)
+            case _ if opcode in _CONSTANTS:
+                stack.append(_CONSTANTS[opcode])
+            case _ if opcode in _PUTS:
+                self.memo[len(self.memo) if opcode == "MEMOIZE" else argument] = stack[-1]
             case "GET" | "BINGET" | "LONG_BINGET":
                 stack.append(self.memo[argument])
             case "MARK":
@@ -286,12 +262,9 @@ class _Machine:
             case "BUILD":
                 state = stack.pop()
                 self._spend(state if type(state) is tuple else (state,))
-                if isinstance(stack[-1], Unfinished):
-                    stack[-1].set_state(state)
-                elif type(stack[-1]) in self.states:
-                    self.states[type(stack[-1])](stack[-1], state)
-                else:
+                if type(stack[-1]) not in self.states:
                     raise ValueError("it gives a state to something that takes none")
+                self.states[type(stack[-1])](stack[-1], state)
             case "BINPERSID" if self.persistent is not None:
                 stack.append(self.persistent(stack.pop()))
             case _:
@@ -330,13 +303,12 @@ def _read_opcodes(stream: io.BytesIO) -> Iterator[tuple[str, Any, int]]:
         raise ValueError(f"it is cut short or damaged: {reason[:120]}") from error  # some quote a line in full
 
 
-class DataType(Unfinished):
+@dataclass(eq=False)
+class DataType:
     """A NumPy dtype in the making: code such as "u1", and byte order."""
 
-    __slots__ = ("code", "order")
-
-    def __init__(self, code: str) -> None:
-        self.code, self.order = code, "|"
+    code: str
+    order: str = "|"
 
     def set_state(self, state: Any) -> None:
         if type(state) is not tuple or not conforms(state[1:5], _ORDER_WITHOUT_FIELDS):
@@ -362,24 +334,15 @@ def make_array(shape: tuple[int, ...], kind: DataType, column_major: Any, raw: A
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if column_major else "C").copy(order="K")
 
 
-def _dtype(code: _Code, *options: Any) -> DataType:
-    """Stands for numpy.dtype: booleans, integers and floats of 1 to 8 bytes."""
-    return DataType(code)
-
-
 def _scalar(kind: Any, raw: Any) -> bool | int | float:
     return make_array((), kind, False, raw).item()
 
 
-def _encode(text: str, encoding: Literal["latin1", "latin-1"]) -> bytes:
-    return text.encode("latin1")
-
-
-ENCODE = Function(_encode)
+ENCODE = Function(lambda text, encoding: text.encode("latin1"), text=str, encoding=Literal["latin1", "latin-1"])
 """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
 
 NUMBER_NAMES: dict[tuple[str, str], Name] = {
-    ("numpy", "dtype"): Function(_dtype),
+    ("numpy", "dtype"): Function(lambda code, *options: DataType(code), code=_Code),
     ("_codecs", "encode"): ENCODE,
     **{(f"numpy.{core}.multiarray", "scalar"): Function(_scalar) for core in ("core", "_core")},
 }

@@ -49,11 +49,10 @@ _OPCODES = DATA_OPCODES | {"EMPTY_SET", "ADDITEMS", "NEWOBJ", "BINPERSID"}
 _DEEPEST = 100  # containers within containers; Lightning's and torch's own reach eight
 _MOST_DIMENSIONS = 64  # of torch's tensors
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
-_LEAVES = frozenset({*_PLAIN, Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout})
+_LEAVES = frozenset({*_PLAIN, Tensor, nn.Parameter, torch.dtype, torch.device, torch.layout})
 _Sizes = tuple[Natural, ...]
 _Empty = Annotated[dict[Any, Any] | None, Fits(lambda value: not value, "empty dictionary")]
 _METADATA = Annotated[dict[Literal["_metadata"], Mapping[Any, Mapping[Any, Any]]], Length(1, 1)]
-_MAPPINGS, _CONTAINERS = (dict, OrderedDict, Counter), (dict, OrderedDict, Counter, list, tuple, set)
 
 
 class ObjectsError(Exception):
@@ -166,11 +165,6 @@ def foreign_names(pickled: bytes) -> list[str]:
     return sorted(set(found))
 
 
-def pickle_of(archive: zipfile.ZipFile) -> bytes:
-    """The `data.pkl` of a zip archive of torch.save; ValueError if it is another archive."""
-    return archive.read(f"{_parts(archive)[0]}/data.pkl")
-
-
 def _parts(archive: zipfile.ZipFile) -> tuple[str, dict[str, int]]:
     """The folder that all parts lie in, and the parts' sizes by their names in it."""
     members = archive.infolist()
@@ -223,29 +217,28 @@ def _read_value(stream: io.BytesIO, find: Callable[[Any], _Storage], last: bool)
         value = unpickle(stream, names, _OPCODES, persistent=find, states=states)
     except NotAllowedError as error:
         found = foreign_names(stream.getbuffer()[start:].tobytes())
-        raise ObjectsError(found or [f"{error.module}.{error.name}"]) from error
+        raise ObjectsError(found or [printable(f"{error.module}.{error.name}", 100)]) from error
     if last and stream.read(1):
         raise ValueError("there are data behind the end of its value")
     check_unfolding(value, _children, most=1_000_000 + 8 * stream.tell(), deepest=_DEEPEST)
-    for part in _all_parts(value):
+    for part in leaves(value):
         if type(part) not in _LEAVES and type(part) not in kinds:
             raise ValueError("it holds a name, a storage or a part of one where a value should be")
     return value
 
 
 def _children(value: Any) -> list[Any]:
-    if type(value) in _MAPPINGS:
-        inner = list(value.values())
-        return inner + list(vars(value).values()) if type(value) is OrderedDict else inner
-    return list(value) if type(value) in (list, tuple, set) else []
+    if isinstance(value, Mapping):
+        return [*value.values(), *(vars(value).values() if type(value) is OrderedDict else ())]
+    return list(value) if isinstance(value, list | tuple | set) else []
 
 
-def _all_parts(value: Any) -> Iterator[Any]:
-    """Everything that is no container, and each key of a mapping; containers are opened once."""
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what nested containers hold that is none; each is opened once, as they may hold one another in circles."""
     left, seen = [value], set()
     while left:
         part = left.pop()
-        if type(part) not in _CONTAINERS:
+        if not isinstance(part, Mapping | list | tuple | set):
             yield part
         elif id(part) not in seen:
             seen.add(id(part))
@@ -298,34 +291,10 @@ def _tensor_v3(*arguments: Any) -> Any:
     return _REBUILD.call(*known, metadata, dtype)
 
 
-def _parameter(data: Tensor, grad: bool, hooks: _Empty) -> nn.Parameter:
-    return nn.Parameter(data.detach(), grad)
-
-
-def _size(items: _Sizes) -> torch.Size:
-    return torch.Size(items)
-
-
-def _device(kind: str, index: int | None = None) -> torch.device:
-    return torch.device(kind) if index is None else torch.device(kind, index)
-
-
-def _layout(name: Literal["torch.strided"]) -> torch.layout:
-    return torch.strided
-
-
-def _counter(counts: dict[Any, Integral] | None = None) -> Counter[Any]:
-    return Counter(counts)
-
-
 def _set(items: list | tuple = ()) -> set[Any]:
     found: set[Any] = set()
     add_items(found, items)
     return found
-
-
-def _complex(real: float, imaginary: float) -> complex:
-    return complex(real, imaginary)
 
 
 def _bytearray(content: bytes | str = b"", encoding: Literal["latin-1", "latin1"] | None = None) -> bytearray:
@@ -351,20 +320,26 @@ _STORAGES = {
     "ComplexDouble": torch.complex128,
     "ComplexFloat": torch.complex64,
 }
-_BUILTINS: dict[str, Callable[..., Any]] = {"set": _set, "complex": _complex, "bytearray": _bytearray}
+_BUILTINS = {
+    "set": Function(_set),
+    "complex": Function(complex, real=float, imaginary=float),
+    "bytearray": Function(_bytearray),
+}
 _TABLE: Mapping[tuple[str, str], Any] = {
     **_DTYPES,
     **{("torch", f"{name}Storage"): _StorageType(dtype) for name, dtype in _STORAGES.items()},
     ("torch.storage", "UntypedStorage"): _StorageType(torch.uint8),
     **{("torch._utils", f"_rebuild_tensor{version}"): _REBUILD for version in ("", "_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
-    ("torch._utils", "_rebuild_parameter"): Function(_parameter),
-    ("torch", "Size"): Function(_size),
-    ("torch", "device"): Function(_device),
-    ("torch.serialization", "_get_layout"): Function(_layout),
+    ("torch._utils", "_rebuild_parameter"): Function(
+        lambda data, grad, hooks: nn.Parameter(data.detach(), grad), data=Tensor, grad=bool, hooks=_Empty
+    ),
+    ("torch", "Size"): Function(torch.Size, items=_Sizes),
+    ("torch", "device"): Function(torch.device, kind=str, index=int),
+    ("torch.serialization", "_get_layout"): Function(lambda name: torch.strided, name=Literal["torch.strided"]),
     ("collections", "OrderedDict"): Function(lambda: OrderedDict()),
-    ("collections", "Counter"): Function(_counter),
-    **{(module, name): Function(made) for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},
+    ("collections", "Counter"): Function(Counter, counts=dict[Any, Integral] | None),
+    **{(module, name): made for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},
     ("_codecs", "encode"): ENCODE,
 }
 """Everything that a file may name; storages of quantized tensors, sparse tensors and attributes are not in it."""

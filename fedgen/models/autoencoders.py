@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.extras import need
-from fedgen.io.hashing import hash_tensors
-from fedgen.io.hub_folders import find_folder
+from fedgen.io.tensor_files import find_folder, hash_tensors
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.ema import Frozen, InFull
 from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, network_around, plain_config, read_body

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 
 
 def jackknife_variance(leave_one_out: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgen.foreign_text import printable
-from fedgen.io.archives import Header
-from fedgen.io.files import atomic_write, read_headers, read_npz
+from fedgen.io.files import Header, atomic_write, read_headers, read_npz
 from fedgen.statistics.gaussian import Gaussian, is_covariance
 
 NAMES = ("mu", "sigma")

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from fedgen.extras import need
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, eigh
 from fedgen.statistics.statistic_messages import Message, MessageError, gaussian_from_sums, pack

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.io.files import atomic_write, read_npz
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, eigh, summarize
 from fedgen.statistics.npz import stored_number, stored_word
 

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 from fedgen.statistics.statistic_messages import Message, MessageError, pack, unpack

@@ -1,12 +1,15 @@
-"""`fedgen fit` (LightningCLI) and the run folder it keeps."""
+"""`fedgen fit` (LightningCLI): the run folder it keeps, where a run goes on, and one run at a time in a folder."""
 
+import errno
+import fcntl
 import inspect
 import logging
 import os
 import re
+import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
@@ -19,56 +22,47 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar, StateReport
+from fedgen.callbacks.round_checkpoint import link_checkpoint
 from fedgen.callbacks.round_progress import TITLE
 from fedgen.class_paths import load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import read_records
 from fedgen.evaluation.names import LAST
-from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
+from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients, previous_checkpoint
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.table import say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.run_files import read_state
+from fedgen.io.field_types import is_count
 from fedgen.io.files import atomic_write, read_yaml, remove_unfinished, require_writable
+from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
-from fedgen.recipe.recipe_errors import explain, refuse
 from fedgen.recipe.recipe_files import find_recipe, flatten, name_of
-from fedgen.recipe.recipe_objects import instantiate, plain_settings
+from fedgen.recipe.recipe_objects import explain, instantiate, plain_settings, refuse
 from fedgen.reports.controls import CONTROLS
-from fedgen.training.resume import (
-    naming_write_errors,
-    only_run,
-    progress_from,
-    put_in_place,
-    resumes_at,
-    starting_point,
-)
 
 MOST_DIFFERENCES = 8  # that the refusal of another recipe names
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
 _FREE = {
-    f"trainer.{key}"
-    for key in (
-        "default_root_dir",
-        "max_epochs",
-        "max_time",
-        "accelerator",
-        "devices",
-        "num_nodes",
-        "strategy.init_args.process_group_backend",
-        "enable_progress_bar",
-        "profiler",
-    )
+    "trainer.default_root_dir",
+    "trainer.max_epochs",
+    "trainer.max_time",
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy.init_args.process_group_backend",
+    "trainer.enable_progress_bar",
+    "trainer.profiler",
 }
 
 
@@ -86,15 +80,7 @@ class RecipeParser(LightningArgumentParser):
 
 
 class FedgenCLI(LightningCLI):
-    """LightningCLI with the kit's defaults: one device, a run folder, round checkpoints, TensorBoard, the controls.
-
-    - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
-    - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
-      in a folder of its own beside the federated run's.
-    - `--explain` trains as without it, and prints after the first round what clients exchange, keep and reset.
-    - A run that was stopped goes on from its last whole round (`--ckpt_path previous`: from the checkpoint before it,
-      if the last one is damaged); a finished one says so; another recipe in the same folder is an error.
-    """
+    """LightningCLI with the kit's defaults: one device, a run folder, round checkpoints, TensorBoard, the controls."""
 
     def __init__(self, args: Any = None) -> None:
         alias_if_unused()  # before the recipe's own classes are imported
@@ -190,7 +176,10 @@ class FedgenCLI(LightningCLI):
             callbacks.append(StateReport())
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
-            options["logger"] = make_logger(folder)
+            if find_spec("tensorboard") is not None:
+                options["logger"] = TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
+            else:  # which deletes what a folder of its own held: in `logs` a run that goes on gets the next version
+                options["logger"] = CSVLogger(folder, name="logs")
         try:
             return super().instantiate_trainer(**options, **kwargs)
         except MisconfigurationException as error:
@@ -201,14 +190,6 @@ class FedgenCLI(LightningCLI):
                 f"accelerator {settings.accelerator!r} cannot be used here, where there is {here}: pass"
                 " --trainer.accelerator cpu, or run where there is one, with a PyTorch that is built for it"
             ) from error
-
-
-def make_logger(folder: str | Path) -> Logger:
-    """Logs of a run: TensorBoard's in `logs` where it is installed, else CSV files in `logs/version_0`, ..."""
-    # a CSVLogger deletes what a folder of its own held, so that a run that goes on gets the next version
-    if find_spec("tensorboard") is None:
-        return CSVLogger(folder, name="logs")
-    return TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
 
 
 def train(cli: FedgenCLI) -> None:
@@ -396,3 +377,131 @@ def fit(arguments: Sequence[str]) -> None:
     logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     logger.addFilter(lambda line: "litlogger" not in line.getMessage())
     train(FedgenCLI(["--help" if argument == "--help-all" else argument for argument in arguments]))
+
+
+# ---- where a run goes on, and one run at a time in a folder ----
+
+LOCK = ".run.lock"
+# what a file system may answer once a run has begun, and what to do about it
+UNWRITABLE = {
+    errno.ENOSPC: "no space left for {}; free some",
+    errno.EDQUOT: "the quota is used up for {}; free some space",
+    errno.EFBIG: "a file is larger than allowed for {}; raise the limit (ulimit -f), or take another file system",
+    errno.EROFS: "{} can only be read now; make it writable",
+}
+
+
+def starting_point(asked: str | None, last: Path) -> Path | None:
+    """The checkpoint to go on from: a path, "last", "previous", or for None the last if any; None to start anew."""
+    if asked == "previous":
+        return previous_checkpoint(last.parent)
+    if asked not in (None, "last"):
+        return Path(asked)
+    if last.exists():
+        return last
+    if asked == "last":
+        raise FileNotFoundError(
+            f"{last} does not exist, so there is nothing to go on from; leave ckpt_path out to start"
+        )
+    return None
+
+
+def progress_of(path: Any) -> tuple[int, bool]:
+    """Return how many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there."""
+    saved = read_checkpoint(path)
+    if "loops" not in saved:
+        raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
+    try:
+        states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
+        stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
+        done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
+    if not is_count(done):
+        raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
+    return done, stopped
+
+
+def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bool]:
+    """`progress_of` the checkpoint that a run goes on from, if any; of a damaged last one it says what can be done."""
+    if path is None:
+        return 0, False
+    try:
+        return progress_of(path)
+    except ValueError as error:
+        if path != last:
+            raise
+        try:
+            remedy = f"{previous} goes on from {previous_checkpoint(last.parent).name}, the one before it"
+        except FileNotFoundError:
+            remedy = f"no checkpoint before it is left: remove {last.parent} to train again"
+        raise ValueError(f"{error}; {remedy}") from error
+
+
+def put_in_place(finished: Path, last: Path) -> None:
+    """Gives a finished run, which training writes no other, a last checkpoint in the place of a damaged one."""
+    try:
+        read_checkpoint(last)
+    except (OSError, ValueError):
+        link_checkpoint(finished, last)
+
+
+def resumes_at(last: Path) -> str:
+    if not last.exists():
+        return "from the start"
+    try:
+        done, _ = progress_of(last)
+    except ValueError:  # damaged, and the run that went on from the one before it has not replaced it yet
+        return "where it went on this time"
+    return f"after {say_round(done - 1)}" if done else "from the start"
+
+
+@contextmanager
+def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
+    """Says where a run goes on if its disk is full or can no longer be written, once: loggers' threads keep quiet."""
+    shown = threading.excepthook
+
+    def show(failure: threading.ExceptHookArgs) -> None:
+        error = failure.exc_value
+        if not isinstance(error, OSError) or error.errno not in UNWRITABLE:  # the main thread raises the same
+            shown(failure)
+
+    threading.excepthook = show
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        inside = error.filename is None or Path(error.filename).resolve().is_relative_to(folder.resolve())
+        what = UNWRITABLE[error.errno].format(folder if inside else error.filename)
+        raise OSError(f"{what}, and the same command goes on {resumes_at(last)}") from error
+    finally:
+        threading.excepthook = shown
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Keeps other runs out of a folder, with BlockingIOError; a killed run leaves the file behind and no lock."""
+    descriptor = _lock(folder / LOCK)
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise BlockingIOError(
+                f"another run is at work in {path.parent}; wait for it, or choose another --trainer.default_root_dir"
+            ) from error
+        except OSError:  # not every network file system has locks
+            return descriptor
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)  # a run that has just ended took the file away between the two calls

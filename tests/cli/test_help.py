@@ -62,7 +62,7 @@ def test_help_all_and_completion_have_every_option(shown, made, command):
     assert len(options) > 1 or command in ("completion", "reproduce")
 
 
-@pytest.mark.parametrize("command", ["evaluate", "clients"])
+@pytest.mark.parametrize("command", ["evaluate"])
 def test_a_chosen_screen_names_options_that_there_are(shown, command):
     screen = shown(command, "--help")
     told = {name for name in OPTION.findall(screen) if not name.startswith("--data.")} - OF_USAGE

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fedgen.data.annotations import as_kinds, find_labels, find_owners
+from fedgen.data.examples import as_kinds, find_labels, find_owners
 from tests.data.tables import CLASSES, table
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from fedgen.clients.partitions import Natural
 from fedgen.data import BibleKJV
-from fedgen.data.sets.bible_text import PATH, SECTION_OF, read_books
-from fedgen.data.text import decode
+from fedgen.data.text import PATH, SECTION_OF, decode, read_books
 from tests.data.bible_file import some_verses, write_bible
 
 

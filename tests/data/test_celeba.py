@@ -6,7 +6,7 @@ from torchvision import transforms
 
 from fedgen.clients.partitions import Natural
 from fedgen.data import CelebA
-from fedgen.data.sets.celeba import read_face
+from fedgen.data.sets.listed_images import read_face
 
 FACES = {"000001.jpg": 0, "000002.jpg": 2, "000003.jpg": 1, "000004.jpg": 0}
 ATTRIBUTES = """4

@@ -4,26 +4,16 @@ import pytest
 import torch
 
 from fedgen.data import Digits
-from fedgen.data.sets import digits
 
 
 @pytest.mark.slow
-def test_the_file_of_the_package_holds_what_scikit_learn_loads():
-    read, loaded = digits._read_installed(), digits._load()
-    assert read is not None
-    for ours, theirs in zip(read, loaded):
-        assert ours.dtype == theirs.dtype
-        assert torch.equal(ours, theirs)
+def test_they_are_what_scikit_learn_loads():
+    from sklearn.datasets import load_digits
 
-
-@pytest.mark.slow
-def test_without_that_file_scikit_learn_is_asked(monkeypatch):
-    examples = Digits().read("train")
-    monkeypatch.setattr(digits, "find_spec", lambda name: None)
-    other = Digits().read("train")
-    assert torch.equal(examples.inputs, other.inputs)
-    assert torch.equal(examples.labels, other.labels)
-    assert examples.classes == other.classes
+    examples, loaded = Digits().read("train"), load_digits()
+    levels = torch.from_numpy(loaded.data)  # float64 [1797, 64], 0 to 16
+    assert torch.equal(examples.inputs.flatten(1), (levels * (255 / 16)).round().to(torch.uint8))
+    assert torch.equal(examples.labels, torch.from_numpy(loaded.target).long())
 
 
 def test_grey_levels_and_labels_of_the_first_digit():

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from fedgen.data import CIFAR10, CIFAR100, MNIST, FashionMNIST
-from fedgen.data.formats import download
-from fedgen.data.formats.download import fetch, fetch_any, missing
+from fedgen.io import regular_files as download
+from fedgen.io.regular_files import fetch, fetch_any, missing
 
 
 def test_without_a_network_every_download_ends_in_a_clear_error(tmp_path, offline, monkeypatch):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedgen.data import MNIST
-from fedgen.data.formats import download
-from fedgen.data.sets.mnist import read_idx
+from fedgen.data.sets.small_images import read_idx
+from fedgen.io import regular_files as download
 from tests.data.published import idx, write_idx_split
 
 

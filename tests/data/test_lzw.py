@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from fedgen.data.sets.bible_text import decompress_lzw
+from fedgen.data.text import decompress_lzw
 from tests.data.bible_file import compress_lzw, pack
 
 

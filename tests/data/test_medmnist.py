@@ -51,7 +51,7 @@ def test_a_file_that_is_not_there_is_downloaded_and_its_checksum_is_that_of_its_
         write(folder / url.rpartition("/")[2], 64)
         return folder / url.rpartition("/")[2]
 
-    monkeypatch.setattr("fedgen.data.sets.medmnist.fetch", fetch)
+    monkeypatch.setattr("fedgen.data.sets.small_images.fetch", fetch)
     assert MedMNIST("pathmnist", tmp_path, size=64).load().shape == (3, 64, 64)
     address = "https://zenodo.org/records/10519652/files/pathmnist_64.npz"
     assert asked == [(address, "55aa9c1e0525abe5a6b9d8343a507616")]
@@ -70,7 +70,7 @@ def test_a_missing_file_says_where_to_get_it(tmp_path, monkeypatch, name, words)
     def fetch(*arguments):
         raise OSError("no network")
 
-    monkeypatch.setattr("fedgen.data.sets.medmnist.fetch", fetch)
+    monkeypatch.setattr("fedgen.data.sets.small_images.fetch", fetch)
     with pytest.raises(FileNotFoundError, match=words):
         MedMNIST(name, tmp_path).load()
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedgen.data import MNIST
-from fedgen.data.formats import download
+from fedgen.io import regular_files as download
 from tests.data.published import write_idx_split
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedgen.data import Moses
-from fedgen.data.sets.moses import FAMILIES, UNSEEN
-from fedgen.data.text import decode_all
+from fedgen.data.text import FAMILIES, UNSEEN, decode_all
 
 MOLECULES = {
     "CCO": "saturated rings",  # no ring at all

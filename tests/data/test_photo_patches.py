@@ -8,7 +8,7 @@ import torch
 from fedgen.clients.partitions import Dirichlet, Natural
 from fedgen.data import PhotoPatches
 from fedgen.data.formats.image_files import read_image
-from fedgen.data.sets.photo_patches import COLOUR, GREY, find_photo, places
+from fedgen.data.sets.without_download import COLOUR, GREY, find_photo, places
 
 
 def test_every_photo_is_an_owner_and_a_client():
@@ -46,7 +46,7 @@ def test_no_pixel_is_in_both_splits(stride, monkeypatch):
     """In a picture whose pixels tell where they are, as 16-bit numbers in two channels."""
     position = torch.arange(200 * 150).reshape(200, 150)
     picture = torch.stack([position // 256, position % 256, torch.zeros_like(position)]).to(torch.uint8)
-    monkeypatch.setattr("fedgen.data.sets.photo_patches.read_image", lambda path, channels: picture)
+    monkeypatch.setattr("fedgen.data.sets.without_download.read_image", lambda path, channels: picture)
     data = PhotoPatches(16, stride, photos=["cat"])
     seen = []
     for split in ("train", "test"):

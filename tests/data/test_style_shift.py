@@ -3,7 +3,7 @@ import torch
 
 from fedgen.clients.partitions import Natural
 from fedgen.data import MNIST5k, StyleShift
-from fedgen.data.sets.style_shift import deal_evenly, hold_out_evenly, render
+from fedgen.data.sets.without_download import deal_evenly, hold_out_evenly, render
 
 
 @pytest.fixture

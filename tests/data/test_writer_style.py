@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedgen.data.sets.style_shift import RANGES, Style, draw_style, render, widen
+from fedgen.data.sets.without_download import RANGES, Style, draw_style, render, widen
 
 
 def drawing(top=10, bottom=18, left=12, right=16, side=28):

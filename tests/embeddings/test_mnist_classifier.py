@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedgen.data import MNIST5k
-from fedgen.data.sets.digits import Digits
+from fedgen.data.sets.without_download import Digits
 from fedgen.embeddings import SmallClassifier, classifiers, embed, load_embedding, network_of
 from fedgen.embeddings.classifiers import distorted, make_weights, split_digits, weights_path
 from fedgen.evaluation.panels import make_panels

@@ -17,7 +17,7 @@ from fedgen.flower.client.pins import ASKED, PINNED
 from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, LossQuestion, Question, Told
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node

@@ -32,7 +32,8 @@ from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
 from fedgen.flower.client.pins import PINNED, SUMMED, hold_to_clients
 from fedgen.flower.client.policy import Policy
 from fedgen.io.files import read_npz, read_yaml
-from fedgen.io.tensor_files import leaves, read_safetensors, read_torch, write_safetensors
+from fedgen.io.tensor_files import read_safetensors, read_torch, write_safetensors
+from fedgen.io.torch_files import leaves
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.reports.contents import KEPT
 from fedgen.reports.page import report

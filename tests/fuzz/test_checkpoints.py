@@ -13,7 +13,7 @@ from fedgen.models.checkpoint_file import read_checkpoint, read_generator, rebui
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.stylegan2 import read_trained_networks
-from fedgen.training.resume import progress_of
+from fedgen.training.fit import progress_of
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 from tests.fuzz.damage import REFUSALS, Lost, equal, fuzz, refuses
 from tests.quick import first_and_others

@@ -15,8 +15,8 @@ from PIL import Image
 
 from fedgen.data import HuggingFace
 from fedgen.data.formats.image_files import FORMATS, read_header, read_image
-from fedgen.data.sets.mnist import read_idx
 from fedgen.data.sets.pickled_images import PickledBatch, read_pickle
+from fedgen.data.sets.small_images import read_idx
 from tests.data.published import idx
 from tests.data.tables import save, table
 from tests.fuzz.damage import fuzz, refuses

@@ -13,8 +13,8 @@ import pytest
 
 from fedgen.clients.client import Roles, load_roles, save_roles
 from fedgen.data.formats.image_folder import read_columns
-from fedgen.data.sets.celeba import read_attribute, read_identities, read_partition
-from fedgen.data.sets.femnist import read_writers
+from fedgen.data.sets.listed_images import read_attribute, read_identities, read_partition
+from fedgen.data.sets.small_images import read_writers
 from fedgen.evaluation import ScoreRecord, append_records, read_records
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.recipe_data import load_federation

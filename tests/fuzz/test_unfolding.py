@@ -15,7 +15,7 @@ from fedgen.data import CelebA, HuggingFace, ImageManifest
 from fedgen.data.formats.image_files import read_header, read_image
 from fedgen.data.formats.image_folder import read_images
 from fedgen.data.formats.tables import open_tables
-from fedgen.data.sets.bible_text import read_books
+from fedgen.data.text import read_books
 from fedgen.io.files import read_csv
 from fedgen.reports.logged import Logs
 from tests.data.bible_file import compress_lzw

@@ -11,7 +11,7 @@ import yaml
 from fedgen.evaluation import read_records
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.experiments.engine.trainings import component
-from fedgen.hub.model_card import ModelCard, draw_samples, facts_of_recipe, partition_hash, plain
+from fedgen.hub.exchange import ModelCard, draw_samples, facts_of_recipe, partition_hash, plain
 from fedgen.hub.shipped import STEM, shipped_card
 from fedgen.models.ema import EMA
 

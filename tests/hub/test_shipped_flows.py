@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedgen.evaluation import read_records
 from fedgen.hub import from_pretrained
-from fedgen.hub.model_card import CARD, PICTURE, draw_samples
+from fedgen.hub.exchange import CARD, PICTURE, draw_samples
 from fedgen.hub.shipped import FLOWS, flow_card
 from tests.models.stylegan2.test_shipped import contains
 

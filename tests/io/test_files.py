@@ -236,7 +236,7 @@ def test_a_key_given_twice_in_json_is_refused_by_name(tmp_path):
     [
         ("[" * 900 + "]" * 900, "nested more than 100 deep"),
         ('{"a": ' * 200 + "1" + "}" * 200, "nested more than 100 deep"),
-        ('{"a": ' + "9" * 5000 + "}", "a number has 5000 digits"),
+        ('{"a": ' + "9" * 5000 + "}", "value has 5000 digits"),
     ],
 )
 def test_json_that_stops_what_works_with_it_is_refused_by_the_files_name(tmp_path, text, said):

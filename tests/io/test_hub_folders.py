@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BitImageProcessor, CLIPTextConfig, CLIPTextModel, Dinov2Config, Dinov2Model
 
 from fedgen.embeddings.backbones import load_transformers
-from fedgen.io.hub_folders import copied_settings, read_weights
+from fedgen.io.tensor_files import copied_settings, read_weights
 from fedgen.models.autoencoders import read_autoencoder
 from fedgen.models.diffusion.ddpm import read_pretrained
 from fedgen.models.networks.diffusers_networks import embed_prompts
@@ -152,7 +152,7 @@ def test_settings_of_a_tokenizer_are_regular_files_of_a_bounded_size(tmp_path, m
     with in_time(), pytest.raises(OSError, match="pipe"), copied_settings(path.parent):
         pass
     path.unlink()
-    monkeypatch.setattr("fedgen.io.hub_folders._LARGEST_SETTINGS", 10)
+    monkeypatch.setattr("fedgen.io.tensor_files._LARGEST_SETTINGS", 10)
     refuses(lambda _: embed_prompts(tmp_path, ["a"]), tmp_path / "x", "is larger than 10 bytes")
 
 

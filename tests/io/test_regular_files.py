@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from fedgen.data.formats.image_files import read_header, read_image
-from fedgen.data.sets.mnist import read_idx
+from fedgen.data.sets.small_images import read_idx
 from fedgen.data.text import TextFolder
 from fedgen.evaluation.runs.rebuild import previous_checkpoint
 from fedgen.evaluation.stored.stored_images import Reading

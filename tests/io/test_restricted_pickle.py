@@ -16,7 +16,6 @@ from fedgen.io.restricted_pickle import (
     Name,
     Natural,
     NotAllowedError,
-    Unfinished,
     short,
     unpickle,
 )
@@ -132,14 +131,15 @@ def test_a_function_is_called_if_its_annotations_allow_the_arguments():
             load(b"chere\nhalf\n(" + arguments + b"tR.", names)
 
 
-def test_only_what_is_unfinished_takes_a_state():
-    class Thing(Unfinished):
+def test_only_types_that_the_reader_lists_take_a_state():
+    class Thing:
         def set_state(self, state):
             self.state = state
 
-    assert load(b"chere\nThing\n)RK\7b.", {("here", "Thing"): Function(Thing)}).state == 7
+    content, names = b"chere\nThing\n)RK\7b.", {("here", "Thing"): Function(Thing)}
+    assert load(content, names, states={Thing: Thing.set_state}).state == 7
     with pytest.raises(ValueError, match="takes"):
-        load(b"chere\nThing\n)RK\7b.", {("here", "Thing"): Function(Unfinished)})
+        load(content, names)
 
 
 @pytest.mark.parametrize(

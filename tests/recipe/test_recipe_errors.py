@@ -9,8 +9,8 @@ import yaml
 from torch.utils.data import Dataset
 
 from fedgen.__main__ import main
-from fedgen.recipe.recipe_errors import explain
 from fedgen.recipe.recipe_files import find_recipe
+from fedgen.recipe.recipe_objects import explain
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 

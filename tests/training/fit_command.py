@@ -2,14 +2,11 @@
 
 import signal
 import sys
-from importlib import import_module
 
 from fedgen.__main__ import main
-from fedgen.cli.fit_server import LATER, import_kit
+from fedgen.cli.fit_server import import_kit
 
 import_kit()
-for module in LATER:
-    import_module(module)
 
 
 def run(arguments):

@@ -26,8 +26,7 @@ from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
 from fedgen.io.files import require_writable
 from fedgen.recipe.recipe_files import PARTS, WRITTEN
-from fedgen.training.fit import apply_control
-from fedgen.training.resume import LOCK, only_run
+from fedgen.training.fit import LOCK, apply_control, only_run
 from tests.launched import Imported, end
 from tests.quick import first_quick
 

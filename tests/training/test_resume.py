@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.training.resume import naming_write_errors, resumes_at
+from fedgen.training.fit import naming_write_errors, resumes_at
 from tests.cli.test_run import recipe_of
 from tests.full_disk import spoil
 from tests.killed_runs import RECIPE

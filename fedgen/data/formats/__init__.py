@@ -1,1 +1,1 @@
-"""Readers of the formats that images are stored in: folders, manifests, tables, idx files, pickled batches."""
+"""Readers of the formats that images are stored in: folders, manifests, tables."""

@@ -11,21 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.annotations import Owners
-from fedgen.data.examples import Examples, Split
+from fedgen.data.examples import Examples, Owners, Split
+from fedgen.data.formats import tables
 from fedgen.data.formats.image_files import Unread, read_image
 from fedgen.data.formats.image_folder import FittedImages
-from fedgen.data.formats.tables import (
-    Table,
-    dataset_table,
-    image_column,
-    import_datasets,
-    label_column,
-    open_hub,
-    open_tables,
-    read_labels,
-    read_owners,
-)
+from fedgen.data.formats.tables import Table
 from fedgen.data.items import Items, Part, collate_levels
 from fedgen.data.lazy_examples import make_lazy
 from fedgen.data.optional_attributes import optional
@@ -44,8 +34,8 @@ class ImageTable(FittedImages):
         self, table: Table, train: Table, split: Split, owners: Owners, folder: Path | None = None
     ) -> Examples:
         """The rows of a table, with the classes of the train split's; it may name files of `folder` alone."""
-        column = image_column(table, self.image_column)
-        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        column = tables.image_column(table, self.image_column)
+        labels, classes = tables.read_labels(table, tables.label_column(table, self.label_column), train)
         name = f"{self.name}/{split}"
         if not self.in_memory:
             images = TableImages(table, column, labels, folder, self.channels, self.size)
@@ -70,8 +60,7 @@ class HuggingFace(ImageTable):
             numbers; texts make a class of each value of the train split, in sorted order.
         owner_column: the column that tells who made each image (integers or text), such as FEMNIST's "writer_id", for
             the partition `Natural`; by default the images have no owners.
-        size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
-            out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
+        size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
         name: what stored scores call the data; the folder's or file's name by default.
         train_split: the split that is "train".
@@ -113,20 +102,20 @@ class HuggingFace(ImageTable):
         the train split, and if sizes differ and none is asked for.
         """
         hub = None if self.path.exists() else self.hub
-        tables = open_tables(self.path) if hub is None else open_hub(hub, self.config, self.revision)
-        table, train = self._choose(tables, split), self._choose(tables, "train")
+        splits = tables.open_tables(self.path) if hub is None else tables.open_hub(hub, self.config, self.revision)
+        table, train = self._choose(splits, split), self._choose(splits, "train")
         folder = self.path if self.path.is_dir() else self.path.parent
-        return self.load_table(table, train, split, read_owners(table, self.owner_column), folder)
+        return self.load_table(table, train, split, tables.read_owners(table, self.owner_column), folder)
 
-    def _choose(self, tables: dict[str, Table], split: Split) -> Table:
+    def _choose(self, splits: dict[str, Table], split: Split) -> Table:
         wanted = self.sources[split]
-        if wanted not in tables:
+        if wanted not in splits:
             raise ValueError(
-                f"{self.path} has no split {wanted!r}, but {', '.join(tables)}; give one of them as {split}_split"
+                f"{self.path} has no split {wanted!r}, but {', '.join(splits)}; give one of them as {split}_split"
             )
-        if not tables[wanted].count:
-            raise ValueError(f"{tables[wanted].source} has no rows")
-        return tables[wanted]
+        if not splits[wanted].count:
+            raise ValueError(f"{splits[wanted].source} has no rows")
+        return splits[wanted]
 
 
 class TableImages(Dataset[tuple[Tensor, int]]):
@@ -230,9 +219,8 @@ class DescribedPartitioner:
 class FlowerDataset(ImageTable):
     """Images of partitioners of flwr-datasets, uint8 [N, C, H, W], partition by partition, each one an owner.
 
-    For whoever has a partitioned data set there; `Natural` makes a client of each partition. Natural ids are the
-    owners' names, else "partition 0" and so on. Rows of no partition are left out. For another rule over data of this
-    kit there is the partition `FlowerPartition`.
+    `Natural` makes a client of each partition. Natural ids are the owners' names, else "partition 0" and so on. Rows of
+    no partition are left out. `FlowerPartition` deals data of this kit by a partitioner.
 
         writers = NaturalIdPartitioner(partition_by="writer_id")
         federated = FederatedDataset(dataset="flwrlabs/femnist", partitioners={"train": writers})
@@ -246,8 +234,7 @@ class FlowerDataset(ImageTable):
         label_column: as in `HuggingFace`.
         size: side to which images are resized, as in `HuggingFace`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
-        in_memory: False reads each image when it is needed, with the `num_workers` of the data module. Then a damaged
-            image, or one of another size, is found when it is read.
+        in_memory: False reads each image when it is needed, see `ImageFolder`.
 
     Raises:
         ValueError: without a train partitioner, or for other splits.
@@ -286,9 +273,9 @@ class FlowerDataset(ImageTable):
 
     def _open(self, split: str) -> tuple[Table, list[int]]:
         """All rows of a split's partitions, one after the other, and how many each has."""
-        import_datasets()
+        tables.import_datasets()
         parts = load_partitions(self.partitioners[split], f"{self.name}/{split}")
-        table = dataset_table(f"{self.name}, split {split}", parts)
+        table = tables.dataset_table(f"{self.name}, split {split}", parts)
         if not table.count:
             raise ValueError(f"{table.source}: none of the {len(parts)} partitions has a row")
         return table, [len(part) for part in parts]

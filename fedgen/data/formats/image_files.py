@@ -125,7 +125,11 @@ def _opened(source: Path | bytes) -> Iterator[tuple[Any, IO[bytes]]]:
             io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as stream,
             Image.open(stream, formats=_formats()) as file,
         ):
-            _check_pixels(file, stream)
+            place = stream.tell()
+            stored = stream.seek(0, os.SEEK_END)
+            stream.seek(place)
+            # a few bytes can make an image enormous, once its pixels are decoded
+            check_unpacked(_PIXEL.get(str(file.format), 3) * file.width * file.height, stored)
             yield file, stream
     except UnidentifiedImageError as error:  # Pillow names its own stream there
         known = f"{', '.join(_formats()[:-1])} or {_formats()[-1]}"
@@ -273,15 +277,6 @@ def _pages(stream: IO[bytes]) -> int:
 
 def _is_deep(mode: str) -> bool:
     return mode.startswith(("I", "F"))
-
-
-def _check_pixels(image: Any, stream: IO[bytes]) -> None:
-    """ValueError for an image that a few bytes make enormous, before its pixels are decoded."""
-    place = stream.tell()
-    stored = stream.seek(0, os.SEEK_END)
-    stream.seek(place)
-    width, height = image.size
-    check_unpacked(_PIXEL.get(image.format, 3) * width * height, stored)
 
 
 def _check_scans(image: Any, stream: IO[bytes]) -> None:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.annotations import find_labels, find_owners
-from fedgen.data.examples import DataSet, Examples, Split
+from fedgen.data.examples import DataSet, Examples, Split, find_labels, find_owners
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, join, read_image
 from fedgen.data.items import Items, Part, collate_levels
 from fedgen.data.lazy_examples import make_lazy
@@ -37,8 +36,17 @@ class FittedImages(DataSet):
 
     def load_listed(self, found: "Listing", split: Split, unread: Unread | None = None) -> Examples:
         """Examples of listed images; `unread` learns what is not read of them."""
-        read = partial(read_image, channels=self.channels, size=self.size)
-        return load_images(found, f"{self.name}/{split}", read, self.in_memory, unread)
+        name, labels = f"{self.name}/{split}", torch.as_tensor(found.labels)
+        known = labels, name, found.classes, found.owners, found.owner_names
+        if self.in_memory:
+            return Examples(read_images(found.files, name, self.reader, unread), *known)
+        items = Items([Part(ImageFiles(found.files, labels, self.reader), collate_levels)])
+        return make_lazy(items, name, labels, *known[2:])
+
+    @property
+    def reader(self) -> "partial[Tensor]":
+        """Gives a file's image, uint8 [C, H, W]."""
+        return partial(read_image, channels=self.channels, size=self.size)
 
 
 class ImageFolder(FittedImages):
@@ -110,8 +118,7 @@ class ImageManifest(FittedImages):
         size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
         name: what stored scores call the data; the CSV file's name by default.
-        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
-            data module. Then a damaged image, or one of another size, is found when it is read.
+        in_memory: False reads each image when it is needed, see `ImageFolder`.
     """
 
     splits = ("train",)
@@ -172,21 +179,10 @@ class Listing:
     """The images that there are, in order, with each one's label and owner, by positions in the names of these."""
 
     files: Sequence[Path]
-    labels: Sequence[int] | Tensor
+    labels: Any  # a tensor or integers
     classes: tuple[str, ...]
-    owners: Sequence[int] | Tensor | None = None
+    owners: Any = None
     owner_names: tuple[str, ...] = ()
-
-
-def load_images(
-    found: Listing, name: str, read: "partial[Tensor]", in_memory: bool, unread: Unread | None = None
-) -> Examples:
-    """Examples of listed images, in memory or read when they are needed; `read` gives a file's image."""
-    owners = None if found.owners is None else torch.as_tensor(found.owners)
-    known = torch.as_tensor(found.labels), name, found.classes, owners, found.owner_names
-    if in_memory:
-        return Examples(read_images(found.files, name, read, unread), *known)
-    return make_lazy(Items([Part(ImageFiles(found.files, known[0], read), collate_levels)]), name, known[0], *known[2:])
 
 
 def read_images(files: Sequence[Path], name: str, read: "partial[Tensor]", unread: Unread | None = None) -> Tensor:

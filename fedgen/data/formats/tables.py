@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.annotations import Owners, as_kind, as_kinds, number_classes, numbered
+from fedgen.data.examples import Owners, as_kind, as_kinds, number_classes, numbered
 from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.regular_files import check_unpacked, most_unpacked, open_regular

@@ -1,1 +1,1 @@
-"""Data sets by name, one file each; those that say whose each example is are in `owned`."""
+"""Data sets by name: without a download, small images, images that tables list, pickled batches."""

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.download import fetch, missing
 from fedgen.data.formats.image_files import join
 from fedgen.io.field_types import conforms
-from fedgen.io.regular_files import read_regular
-from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, Unfinished, make_array, unpickle
+from fedgen.io.regular_files import fetch, missing, read_regular
+from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, make_array, unpickle
 from fedgen.progress import track
 
 SIZES = (8, 16, 32, 64)  # of ImageNet's images
@@ -100,7 +99,7 @@ def read_pickle(path: str | Path) -> Any:
     data = read_regular(path)
     try:
         stream = io.BytesIO(data)
-        value = unpickle(stream, _ALLOWED)
+        value = unpickle(stream, _ALLOWED, states={_Array: _Array.set_state})
         if stream.read(1):
             raise ValueError("there are data behind its end")
         return _plain(value, {}, depth=0)
@@ -111,19 +110,16 @@ def read_pickle(path: str | Path) -> Any:
         ) from error
 
 
-class _Array(Unfinished):
+@dataclass(eq=False)
+class _Array:
     """An array in the making: NumPy pickles it empty, to be filled by its state."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = np.empty(0)
+    value: np.ndarray | None = None
 
     def set_state(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
             raise ValueError("an array has a state that NumPy does not write")
-        _, shape, kind, column_major, raw = state
-        self.value = make_array(shape, kind, column_major, raw)
+        self.value = make_array(*state[1:])
 
 
 _ARRAY_TYPE = Name()  # numpy.ndarray: only ever an argument
@@ -167,7 +163,7 @@ class PickledImages(DataSet):
     classes: tuple[str, ...]  # images of further ones are left out
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
-    folder: str  # in the archive
+    folder: str  # in the archive; {} is "train" or "val"
     url: str  # of the archive, or where it can be had
     md5: str = ""  # of an archive that can be downloaded
     remedy = "download {url} and unpack it: tar xzf {archive} -C {root}"
@@ -193,7 +189,7 @@ class PickledImages(DataSet):
 
     def _find(self, split: Split) -> list[Path]:
         names = self.train_files if split == "train" else self.test_files
-        folders, cause = [self.root / self._folder(split), self.root], None
+        folders, cause = [self.root / self.folder.format("train" if split == "train" else "val"), self.root], None
         for folder in folders:
             if all((folder / name).is_file() for name in names):
                 return [folder / name for name in names]
@@ -208,9 +204,6 @@ class PickledImages(DataSet):
         wanted = " to ".join(dict.fromkeys((names[0], names[-1])))
         remedy = self.remedy.format(**known, side=self.side, files=wanted)
         raise missing(f"{self.name}/{split}", folders, remedy, cause) from cause
-
-    def _folder(self, split: Split) -> str:
-        return self.folder
 
 
 class CIFAR10(PickledImages):
@@ -272,10 +265,9 @@ class CIFAR100(PickledImages):
 class ImageNet32(PickledImages):
     """ImageNet at 32 x 32 pixels, uint8 [N, 3, 32, 32], from the pickled batches; the validation images are "test".
 
-    Looked for in `root` and in its folders Imagenet32_train and Imagenet32_val, as the archives are named; it cannot
-    be downloaded without an account. All train images take 3.9 GB (15.7 GB at 64 pixels). The batches are read by
-    `read_pickle`, which cannot run anything. Classes are in the batches' own order, that of ILSVRC's development kit
-    (class 1 is the kit fox, n02119789), which is not the alphabetical one of torchvision; they are named "1", "2", ...
+    Looked for in `root` and in its folders Imagenet32_train and Imagenet32_val; downloading needs an account. All train
+    images take 3.9 GB (15.7 GB at 64 pixels). Batches are read by `read_pickle`, which cannot run anything. Classes,
+    "1", "2", ..., are in the order of ILSVRC's development kit (1 is the kit fox, n02119789), not torchvision's.
 
     Args:
         root: folder of data sets, or the folder of the batches itself.
@@ -298,13 +290,10 @@ class ImageNet32(PickledImages):
         if classes is not None and not 1 <= classes <= 1000:
             raise ValueError(f"classes={classes}: keep 1 to 1000 of the classes, or None for all")
         super().__init__(root)
-        self.size = self.side = size
+        self.size, self.side, self.folder = size, size, f"Imagenet{size}_{{}}"
         self.num_classes = 1000 if classes is None else classes
         self.classes = tuple(map(str, range(1, self.num_classes + 1)))
         self.name = f"imagenet{size}" + ("" if classes is None else f"-first{classes}")
 
     def read_labels(self, batch: PickledBatch) -> np.ndarray:
         return batch.labels("labels", first=1, count=1000)
-
-    def _folder(self, split: Split) -> str:
-        return f"Imagenet{self.size}_{'train' if split == 'train' else 'val'}"

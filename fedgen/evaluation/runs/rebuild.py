@@ -22,8 +22,7 @@ from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_
 from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
 from fedgen.own_code import warn
-from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_objects import instantiate
+from fedgen.recipe.recipe_objects import explain, instantiate
 from fedgen.seeds import isolated
 
 

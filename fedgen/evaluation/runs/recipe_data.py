@@ -9,8 +9,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.scores_file import PARTITION, RECIPE, is_python_run
-from fedgen.recipe.recipe_errors import explain
 from fedgen.recipe.recipe_files import read_given
+from fedgen.recipe.recipe_objects import explain
 
 if TYPE_CHECKING:  # Lightning is imported once the recipe has been read
     from fedgen.clients import FederatedDataModule

@@ -20,8 +20,7 @@ from fedgen.data.formats.image_files import Unread, fit, images_below, read_head
 from fedgen.data.text import encode_all
 from fedgen.embeddings.base import TextEmbedding
 from fedgen.foreign_text import printable
-from fedgen.io.archives import Header, open_archive, open_array
-from fedgen.io.files import ARRAYS
+from fedgen.io.files import ARRAYS, Header, open_archive, open_array
 from fedgen.io.regular_files import open_regular, read_regular
 from fedgen.progress import track
 

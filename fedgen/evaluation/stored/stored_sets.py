@@ -21,8 +21,7 @@ from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Reading, TextLines, UnreadableFilesError
 from fedgen.foreign_text import listed, printable
-from fedgen.io.archives import Header
-from fedgen.io.files import read_headers, read_npz
+from fedgen.io.files import Header, read_headers, read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
 from fedgen.statistics.gaussian import check_features, is_covariance
 from fedgen.statistics.npz import NAMES, read_provenance

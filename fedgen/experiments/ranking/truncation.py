@@ -25,7 +25,7 @@ from fedgen.experiments.engine.features import CACHE, PCA, FeatureFederation
 from fedgen.experiments.engine.scored_checkpoints import Scorers, title_of
 from fedgen.experiments.engine.study import Choice, Numbers, Study, expectation, make_table, panels, rising
 from fedgen.images import to_uint8
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
 from fedgen.models.stylegan2.training_steps import draw_noise

@@ -19,7 +19,8 @@ from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read, write
 from fedgen.federated.client_state.state_values import is_plain
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
-from fedgen.io.tensor_files import bytes_of, kind_of, leaves, tensors_in
+from fedgen.io.tensor_files import bytes_of, kind_of, tensors_in
+from fedgen.io.torch_files import leaves
 from fedgen.ranks import Ranks
 
 # what torch's optimizers and those here keep for each number of a parameter

@@ -13,7 +13,7 @@ from fedgen.clients.client import Client
 from fedgen.embeddings import Embedding, FeatureCache, embed
 from fedgen.flower.wire.messages import LossQuestion
 from fedgen.io.files import read_json, write_json
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.losses import DistributedLoss, EmbeddedLoss, MMD2Loss, OneMessageLoss
 from fedgen.losses.distributed import ScoringClient
 from fedgen.losses.feature_loss import PRECISIONS

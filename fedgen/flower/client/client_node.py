@@ -29,8 +29,7 @@ from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, T
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.foreign_text import printable_lines
 from fedgen.io.files import atomic_write, remove_unfinished
-from fedgen.io.hashing import hash_tensors
-from fedgen.io.tensor_files import bytes_of
+from fedgen.io.tensor_files import bytes_of, hash_tensors
 from fedgen.own_code import rank_zero_warn, warn
 from fedgen.statistics import Privacy
 from fedgen.statistics.statistic_messages import Message, MessageError

@@ -32,7 +32,7 @@ from fedgen.flower.client.pins import (
 from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.scores import KernelReference
 from fedgen.scores.frechet.corrected import Bias
 from fedgen.scores.frechet.frechet import FrechetScore, fid_message

@@ -25,8 +25,8 @@ from fedgen.clients.data_module import ClientBatches, Source
 from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data import DataSet, Examples
-from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading, renumber, with_classes
+from fedgen.data.examples import Annotation
 from fedgen.data.items import Items
 from fedgen.data.lazy_examples import LazyExamples, NoImagesError
 from fedgen.flower.client.policy import CONFIG, DATA, PARTITION, PARTITIONS

@@ -16,7 +16,7 @@ from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.wire.messages import Item
 from fedgen.foreign_text import printable
 from fedgen.io.files import atomic_write, parse_json, write_once
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 PINNED = "pinned"  # the folder

@@ -22,7 +22,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 
 from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.wire.serialization import Writer
-from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import hash_tensors
 
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
 RANGE_OF_MASKS = 1 << 32

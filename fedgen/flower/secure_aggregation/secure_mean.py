@@ -48,7 +48,7 @@ from fedgen.flower.secure_aggregation.agreement import (
     seals_in,
 )
 from fedgen.flower.wire.flower_records import Silence, reason_of, replies_to
-from fedgen.io.archives import read_header
+from fedgen.io.files import read_header
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.flower.wire.messages import Answer, Said, pack, unpack
-from fedgen.io.archives import read_header
 from fedgen.io.field_types import fault
+from fedgen.io.files import read_header
 from fedgen.progress import track
 from fedgen.statistics.statistic_messages import MessageError
 

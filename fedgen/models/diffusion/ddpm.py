@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedgen.extras import need
 from fedgen.io.field_types import fault
 from fedgen.io.files import write_json
-from fedgen.io.hub_folders import find_folder
+from fedgen.io.tensor_files import find_folder
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.diffusion.denoiser import Ask, Denoiser, full_precision, made, require_times
 from fedgen.models.diffusion.diffusion_process import (

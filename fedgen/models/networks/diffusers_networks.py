@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedgen.extras import need
 from fedgen.io.files import read_json
-from fedgen.io.hub_folders import build_from, copied_settings, find_folder, load_transformer, read_weights
+from fedgen.io.tensor_files import build_from, copied_settings, find_folder, load_transformer, read_weights
 from fedgen.models.networks.network import Network, arguments_of
 from fedgen.models.require import require
 

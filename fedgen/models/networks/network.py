@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedgen.class_paths import is_class_path
 from fedgen.data.optional_attributes import optional
-from fedgen.io.tensor_files import leaves
+from fedgen.io.torch_files import leaves
 from fedgen.models.optional_hooks import ModulePart
 
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedgen.io.files import in_bytes
 from fedgen.io.regular_files import open_regular
-from fedgen.io.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Name, NotAllowedError, Unchecked, short, unpickle
+from fedgen.io.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
 from fedgen.io.torch_files import MAGIC
 from fedgen.models.require import require
 
@@ -290,13 +290,13 @@ def _make_names(max_bytes: int) -> Mapping[tuple[str, str], Name]:
         require(left >= 0, "its tensors hold more than the file does")
         return view_storage(storage, offset, size, stride)
 
-    mapping, as_set = _Mapping(), Unchecked(_make_set)
+    mapping, as_set = _Mapping(), Function(_make_set, items=Any)
     return {
         **NUMBER_NAMES,
-        ("torch_utils.persistence", "_reconstruct_persistent_obj"): Unchecked(_Persistent),
-        ("torch.storage", "_load_from_bytes"): Unchecked(read_storage),
-        ("torch._utils", "_rebuild_tensor_v2"): Unchecked(rebuild_tensor),
-        ("torch._utils", "_rebuild_parameter"): Unchecked(_rebuild_parameter),
+        ("torch_utils.persistence", "_reconstruct_persistent_obj"): Function(_Persistent, meta=Any),
+        ("torch.storage", "_load_from_bytes"): Function(read_storage, payload=Any),
+        ("torch._utils", "_rebuild_tensor_v2"): Function(rebuild_tensor, storage=Any),
+        ("torch._utils", "_rebuild_parameter"): Function(_rebuild_parameter, tensor=Any),
         ("dnnlib.util", "EasyDict"): mapping,
         ("collections", "OrderedDict"): mapping,
         ("builtins", "set"): as_set,

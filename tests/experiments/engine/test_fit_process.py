@@ -8,14 +8,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from fedgen.cli import fit_server
 from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine import fit_process
 from fedgen.experiments.engine import fit_process as fit_server_calls
@@ -262,11 +260,6 @@ def own_process(training):
 def outcome(folder):
     """Weights of a run, and its scores."""
     return read_checkpoint(folder / LAST)["state_dict"], (folder / "scores.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_what_is_imported_once_a_training_has_is_there():
-    assert all(map(find_spec, fit_server.LATER))
 
 
 @pytest.mark.slow
