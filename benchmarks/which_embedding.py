@@ -9,7 +9,7 @@ draws, with the least and the largest. A table follows; bold is what is seen, a 
     python -m benchmarks.which_embedding --folder scans [--side 64] [--channels 1]   # own images, in class folders
 
 Clothes need Debian's package dataset-fashion-mnist, molecules `.[molecules]` and molsets; a set whose files are
-missing is left out. Five minutes on one core.
+missing is left out. Seven minutes of one core.
 """
 
 import argparse
