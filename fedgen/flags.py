@@ -1,7 +1,6 @@
 """Options of commands: yes-or-no ones that stand alone, the nearest name of a mistyped one, help of a screen."""
 
 import argparse
-import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -74,8 +73,9 @@ class CommandParser(PlainCommandParser, ArgumentParser):
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
     """The arguments with "true" behind each yes-or-no option of a function that stands alone."""
-    parameters = inspect.signature(function).parameters
-    flags = {f"--{name}" for name, one in parameters.items() if isinstance(one.default, bool)}
+    parser = ArgumentParser()
+    parser.add_function_arguments(function, as_positional=False)  # those of dataclasses too
+    flags = {f"--{name}" for name, default in parser.get_defaults().items() if isinstance(default, bool)}
     found = []
     for place, argument in enumerate(arguments):
         answer = "".join(arguments[place + 1 : place + 2]).lower()
