@@ -12,8 +12,7 @@ from jsonargparse import ArgumentParser
 from fedgen.class_paths import nearest
 
 UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
-SCREEN = 40
-"""Lines of a screen, which has 80 columns."""
+SCREEN = 40  # lines of a screen, which has 80 columns
 ASK, ASK_ALL = ("-h", "--help"), "--help-all"
 OF_JSONARGPARSE = ("--config", "--print_config")
 

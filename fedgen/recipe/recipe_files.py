@@ -125,9 +125,6 @@ def _leading_comment(path: Path) -> list[str]:
     return [line.removeprefix("#").strip() for line in lines]
 
 
-# ---- keys and texts of settings ----
-
-
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Nested settings as one level of dotted keys; of lists of classes, each by its class's name or its place."""
     if isinstance(settings, Mapping) and settings:
