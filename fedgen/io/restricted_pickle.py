@@ -72,10 +72,10 @@ Natural = Annotated[int, Between(0, 2**60 - 1)]
 class Function(Name):
     """A name that stands for a function, which is called if its annotations, or `types`, allow the arguments."""
 
-    __slots__ = ("_checks", "_function")
+    __slots__ = ("_checks", "_function", "_name")
 
-    def __init__(self, function: Callable[..., Any], **types: Any) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], name: str = "", /, **types: Any) -> None:
+        self._function, self._name = function, name or function.__name__.strip("_")
         hints = types or get_type_hints(function, include_extras=True)
         self._checks = [
             (name, checker(hints.get(name, Any))) for name in types or inspect.signature(function).parameters
@@ -84,7 +84,7 @@ class Function(Name):
     def call(self, *arguments: Any) -> Any:
         for (name, check), value in zip(self._checks, arguments):
             if wrong := check(value):
-                raise ValueError(f"{name} of {self._function.__name__.strip('_')} {wrong}")
+                raise ValueError(f"{name} of {self._name} {wrong}")
         return self._function(*arguments)
 
 
@@ -338,11 +338,11 @@ def _scalar(kind: Any, raw: Any) -> bool | int | float:
     return make_array((), kind, False, raw).item()
 
 
-ENCODE = Function(lambda text, encoding: text.encode("latin1"), text=str, encoding=Literal["latin1", "latin-1"])
+ENCODE = Function(lambda text, _: text.encode("latin1"), "encode", text=str, encoding=Literal["latin1", "latin-1"])
 """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
 
 NUMBER_NAMES: dict[tuple[str, str], Name] = {
-    ("numpy", "dtype"): Function(lambda code, *options: DataType(code), code=_Code),
+    ("numpy", "dtype"): Function(lambda code, *options: DataType(code), "dtype", code=_Code),
     ("_codecs", "encode"): ENCODE,
     **{(f"numpy.{core}.multiarray", "scalar"): Function(_scalar) for core in ("core", "_core")},
 }

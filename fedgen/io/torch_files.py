@@ -332,11 +332,11 @@ _TABLE: Mapping[tuple[str, str], Any] = {
     **{("torch._utils", f"_rebuild_tensor{version}"): _REBUILD for version in ("", "_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
     ("torch._utils", "_rebuild_parameter"): Function(
-        lambda data, grad, hooks: nn.Parameter(data.detach(), grad), data=Tensor, grad=bool, hooks=_Empty
+        lambda data, grad, hooks: nn.Parameter(data.detach(), grad), "parameter", data=Tensor, grad=bool, hooks=_Empty
     ),
     ("torch", "Size"): Function(torch.Size, items=_Sizes),
     ("torch", "device"): Function(torch.device, kind=str, index=int),
-    ("torch.serialization", "_get_layout"): Function(lambda name: torch.strided, name=Literal["torch.strided"]),
+    ("torch.serialization", "_get_layout"): Function(lambda _: torch.strided, "layout", name=Literal["torch.strided"]),
     ("collections", "OrderedDict"): Function(lambda: OrderedDict()),
     ("collections", "Counter"): Function(Counter, counts=dict[Any, Integral] | None),
     **{(module, name): made for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},

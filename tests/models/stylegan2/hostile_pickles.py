@@ -338,7 +338,7 @@ def structures():
         "no arguments": (file(network(_init_args=b"N")), "arguments without names"),
         "no settings": (file(network(_init_kwargs=b"N")), "_init_kwargs is no dictionary"),
         "setting that is a tensor": (file(network(_init_kwargs=mapping(a=tensor()))), "holds a value of type Tensor"),
-        "setting that is a name": (file(network(_init_kwargs=mapping(a=name(*LOAD)))), "value of type Unchecked"),
+        "setting that is a name": (file(network(_init_kwargs=mapping(a=name(*LOAD)))), "value of type Function"),
         "setting that is bytes": (file(network(_init_kwargs=mapping(a=plain(b"x")))), "holds b'x'"),
         "setting that is a network": (file(network(_init_kwargs=mapping(a=network()))), "holds a value of type"),
         "no parameters": (file(network(_parameters=b"N")), "has no _parameters"),
