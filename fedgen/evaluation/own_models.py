@@ -117,7 +117,9 @@ class OwnModels:
             found |= evaluator.real.scores(made, **asked)
             first = first if len(first) else made.images
         names = tuple(panel.embedding.name for panel in own)
-        singles = self._singles.setdefault(names, SingleClients(evaluator, self._splits, own))
+        singles = self._singles.get(names) or self._singles.setdefault(
+            names, SingleClients(evaluator, self._splits, own)
+        )
         trained = evaluator.trained or []
         by_name = {trained[number]: tensors for number, tensors in personal.items()}
         each, drawn = -(-evaluator.num_images // len(singles.places)), []

@@ -19,7 +19,7 @@ from fedgen.evaluation.records import (
     say_number,
     say_sampling,
 )
-from fedgen.evaluation.runs.selection import default_column
+from fedgen.evaluation.runs.selection import ByColumn, default_column
 from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten
 from fedgen.recipe.recipe_files import flatten
@@ -41,19 +41,17 @@ Pairs = Sequence[tuple[ScoreRecord, ScoreRecord]]  # of one seed each: the first
 def side_by_side(runs: Sequence[Contents], axes: Axes) -> dict[str, Any]:
     """The first section of a page of several runs: sentences and tables."""
     arms = arms_of(runs)
-    found = {name: _pairs(runs, arms[0][1], places) for name, places in arms[1:]}
+    last = [_compared(run) for run in runs]
+    found = {name: _pairs(last, arms[0][1], places) for name, places in arms[1:]}
     apart = {name: why for (name, places) in arms[1:] if (why := _why_not(found[name], arms[0], places))}
     pairs = {name: columns for name, columns in found.items() if columns}
+    is_one = bool(arms) and len(arms[0][1]) == len(runs)
     few = "One seed: intervals cover the generated images, not another training."
     return {
         "sentences": [
             *(_verdict(arms[0][0], name, columns) for name, columns in pairs.items()),
             *(f"{name} is not compared with {arms[0][0]}: {why}." for name, why in apart.items()),
-            *(
-                ["All runs are of one recipe, and differ by their seeds."]
-                if arms and len(arms[0][1]) == len(runs)
-                else []
-            ),
+            *(["All runs are of one recipe, and differ by their seeds."] if is_one else []),
             *([few] if any(len(own) == 1 for columns in pairs.values() for own in columns.values()) else []),
         ],
         "best": best_table(runs, axes),
@@ -77,7 +75,9 @@ def arms_of(runs: Sequence[Contents]) -> Arms:
             groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
     names, arms = short_names(runs), []
     for number, (key, own) in enumerate(groups.items()):
-        varied = [f"{_short(name)}={value}" for name, value in flat[key].items() if _differs(name, [*flat.values()])]
+        varied = [
+            f"{name.split('.')[-1]}={value}" for name, value in flat[key].items() if _differs(name, [*flat.values()])
+        ]
         if len(own) == 1:
             name = names[next(iter(own.values()))]
         else:
@@ -94,13 +94,9 @@ def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
     return len({json.dumps(own.get(name), default=str) for own in settings}) > 1
 
 
-def _short(name: str) -> str:
-    return name.split(".")[-1]
-
-
-def _pairs(runs: Sequence[Contents], first: dict[int, int], places: dict[int, int]) -> dict[str, Pairs]:
+def _pairs(runs: Sequence[ByColumn], first: dict[int, int], places: dict[int, int]) -> dict[str, Pairs]:
     """The last checkpoints' scores by column, of the seeds that both arms have and where they were measured alike."""
-    last = [(_compared(runs[first[seed]]), _compared(runs[places[seed]])) for seed in sorted(first.keys() & places)]
+    last = [(runs[first[seed]], runs[places[seed]]) for seed in sorted(first.keys() & places)]
     found: dict[str, Pairs] = {}
     for column in last[0][0] if last else ():
         own = [(a[column][-1], b[column][-1]) for a, b in last if column in a and column in b]

@@ -288,7 +288,7 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
     """The clients with enough images, and the names of the others, of which there is a warning."""
     found, few = [], []
     for number, client in enumerate(clients):
-        count = min(len(client.train), len(client.held_out), most or len(client.train))
+        count = min(len(client.train), len(client.held_out), len(client.train) if most is None else most)
         if count < LEAST_PAIRS:
             few.append(client.name)
             continue
