@@ -17,15 +17,8 @@ def printable(text: str, limit: int = 200) -> str:
     """A text on one line of at most `limit` characters, hidden ones as escapes ("\\x1b"), cut by "..."."""
     if len(text) <= limit and text.isprintable():  # which nothing hidden is
         return text
-    shown: list[str] = []
-    size = 0
-    for character in text[: limit + 1]:
-        part = ascii(character)[1:-1] if is_hidden(character) else character
-        shown.append(part)
-        size += len(part)
-        if size > limit:
-            return "".join(shown)[: limit - 3] + "..."
-    return "".join(shown)
+    shown = "".join(ascii(one)[1:-1] if is_hidden(one) else one for one in text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 
 def is_number(text: str) -> bool:

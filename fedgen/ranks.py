@@ -1,6 +1,7 @@
 """Several processes work on one federation: which rank does what, and what ranks tell each other."""
 
 import atexit
+import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from torch import Tensor
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Name = TypeVar("Name", bound=Hashable)
+SHORT = 4096  # bytes of a value that ranks exchange at once
 _no = bool  # as a function without arguments
 _together: ContextVar[bool] = ContextVar("together", default=False)
 
@@ -47,6 +49,15 @@ class Ranks:
         """Every rank's value, in order of ranks; plain types and tensors on the CPU."""
         if self.size == 1:
             return [value]
+        if dist.get_backend() == dist.Backend.GLOO:  # short ones at once, in half the time of torch's two steps
+            word = pickle.dumps(value)
+            framed = bytearray((len(word).to_bytes(8, "big") + word[:SHORT]).ljust(8 + SHORT, b"\0"))
+            sent = torch.frombuffer(framed, dtype=torch.uint8)
+            told = [torch.empty_like(sent) for _ in range(self.size)]
+            dist.all_gather(told, sent)
+            words = [bytes(one.numpy()) for one in told]
+            if all(int.from_bytes(word[:8], "big") <= SHORT for word in words):
+                return [pickle.loads(word[8:]) for word in words]  # of this job's own processes
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
@@ -114,8 +125,7 @@ def _group_within(world: Any) -> Any:
 
 def leave_at_exit() -> None:
     """Have this process leave its process group before Python ends; once, however often it is called."""
-    # tensors that gloo's threads free after Python has ended abort the process, which then fails though its work was
-    # done
+    # tensors that gloo's threads free after Python has ended abort the process, whose work was done
     atexit.unregister(_leave)
     atexit.register(_leave)
 
@@ -128,8 +138,7 @@ def _leave() -> None:
 
 def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     """Places of clients of these sizes for each rank, rising: largest first to the least loaded, numbers equal."""
-    # equal numbers keep Lightning's loops in step, which exchange a word before every batch where its SIGTERM handler
-    # stays
+    # equal numbers keep Lightning's loops in step, which exchange a word a batch where its SIGTERM handler stays
     room = -(-len(sizes) // ranks)
     found: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks

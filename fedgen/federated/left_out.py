@@ -102,9 +102,8 @@ def are_alike(entries: Sequence[Entry]) -> bool:
 def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None) -> Exception:
     """Return the error of a round that loses every client: what the errors were, and where the first was raised."""
     alike, reason, own = are_alike(entries), entries[0]["reason"], own_frames(error)
-    if alike:
-        many = "" if len(entries) == 1 else f", all {len(entries)} alike"
-    else:
+    many = "" if len(entries) == 1 else f", all {len(entries)} alike"
+    if not alike:
         kinds = len({entry["reason"] for entry in entries})
         many = f", for {kinds} different reasons; that of client {entries[0]['name']!r}"
     place = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
@@ -226,7 +225,5 @@ def read_left_out(folder: str | Path) -> list[Entry]:
     except ValueError as error:  # also bytes that are not UTF-8
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
     if end or not entries or not conforms(entries, list[AnyEntry]):
-        raise ValueError(
-            f"{path} is damaged: it holds something other than clients left out, or half a line; remove it"
-        )
+        raise ValueError(f"{path} is damaged: it holds more than clients left out, or half a line; remove it")
     return entries

@@ -36,6 +36,7 @@ from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_ste
 from fedgen.federated.lightning.lightning_internals import (
     HOOK_NAME,
     RESULT,
+    STEP_ARGUMENTS,
     ZEROING,
     hold_checkpoint,
     optimizers_of,
@@ -75,7 +76,9 @@ class LocalTraining:
         self._trainer, self._module = trainer, trainer.lightning_module
         self._round, self._driver, self._schedules, self._counts_rounds = round, driver, schedules, counts_rounds
         self.no_hooks = calls_no_hook(trainer)
-        self._moves_plainly, self._move = moves_plainly(trainer), move
+        owners = [one for one in (self._module, data_module_of(trainer)) if one is not None]
+        overridden = any(is_overridden(hook, owner) for owner in owners for hook in TRANSFER_HOOKS)
+        self._moves_plainly, self._move = type(trainer.strategy.precision_plugin) is Precision and not overridden, move
         self._device = trainer.strategy.root_device
         self._batch: Any = None  # of the iteration that runs
         self._batch_idx = self.client_iteration = 0
@@ -98,6 +101,9 @@ class LocalTraining:
         self._own_step = module.optimizer_step if is_overridden("optimizer_step", module) else None
         if self._own_step is not None:
             self._replace(module, "optimizer_step", _plain_step)
+        loop = self._trainer.fit_loop.epoch_loop  # which would read the signature of `training_step` for each turn
+        arguments = tuple(getattr(loop, STEP_ARGUMENTS)({}, None, 0))  # a private method
+        self._replace(loop, STEP_ARGUMENTS, lambda none, *values: dict(zip(arguments, values)))
         for callback in self._trainer.callbacks:
             for name in BATCH_HOOKS:
                 if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
@@ -309,13 +315,6 @@ def hooks_around_steps(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield from ((one, hook) for one in callbacks for hook in CALLBACK_HOOKS if is_overridden(hook, one))
     strategy = trainer.strategy
     yield from ((strategy, hook) for hook in STRATEGY_HOOKS if is_overridden(hook, strategy, DDPStrategy))
-
-
-def moves_plainly(trainer: Trainer) -> bool:
-    """Return whether nothing overrides how a batch gets to its device."""
-    owners = [one for one in (trainer.lightning_module, data_module_of(trainer)) if one is not None]
-    overridden = any(is_overridden(hook, owner) for owner in owners for hook in TRANSFER_HOOKS)
-    return type(trainer.strategy.precision_plugin) is Precision and not overridden
 
 
 def acts_on_steps(algorithm: ClientAlgorithm) -> bool:

@@ -153,8 +153,7 @@ class Cooldown(Schedule):
 
     A constant rate may be trained with for as long as wanted, and the cooldown added at the end: together they gain
     what a rate that falls all the time does, whose number of rounds must be known from the start (Hägele et al. 2024,
-    arXiv 2405.18392).
-    Small steps at the end also keep clients near each other.
+    arXiv 2405.18392). Small steps at the end also keep clients near each other.
 
     Args:
         start: the round of the cooldown's first factor, which is still 1.

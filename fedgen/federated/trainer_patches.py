@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 from fedgen.federated.lightning.lightning_internals import (
@@ -164,6 +165,9 @@ class _InFit:
     """Properties of `Trainer` that mean something else while clients train."""
 
     turn_clock: TurnClock
+
+    # which is asked some twenty times a turn, and compares the stage's text
+    training = Trainer.training.getter(lambda trainer: trainer.state.stage is RunningStage.TRAINING)
 
     @property
     def train_dataloader(self) -> Any:

@@ -219,10 +219,6 @@ def _no_class(match: re.Match[str], accepted: Sequence[str]) -> str:
     return f"there is no class {match[1]!r}{hint}"
 
 
-def _no_instance(match: re.Match[str], accepted: Sequence[str]) -> str:
-    return f"expected the class_path and init_args of {match[1]}, got {match[2]}"
-
-
 def _another_type(match: re.Match[str], accepted: Sequence[str]) -> str:
     message, rest = match.string, match.string[match.end() :]
     kinds = [(a or b).replace("NoneType", "None").rsplit(".", 1)[-1] for a, b in EXPECTED.findall(rest)]
@@ -264,7 +260,9 @@ RULES: dict[str, Callable[[re.Match[str], Sequence[str]], str]] = {
     rf"{OF_CLASS}\s*Option '([^']+)' is not accepted": _unknown,
     OF_CLASS: _no_import,
     r"Expected a dot import path string: (\S+)": _no_class,
-    r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)": _no_instance,
+    r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)": lambda match, accepted: (
+        f"expected the class_path and init_args of {match[1]}, got {match[2]}"
+    ),
     rf"{KEY.pattern}(?![\s\S]*Parser key \")": _another_type,  # the last key
     BRANCH: _branch,
     r"Group '([^']+)' does not accept option '([^']+)'": _unknown_in_group,

@@ -34,6 +34,7 @@ TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it
 # attributes, read and set by `vars`: of a module the hook that `log` takes itself to be called in, which Lightning sets
 # around each hook that it calls; of a closure the result of its last call, and what it clears gradients by
 HOOK_NAME, RESULT, ZEROING = "_current_fx_name", "_result", "_zero_grad_fn"
+STEP_ARGUMENTS = "_build_kwargs"  # method of the loop: those that it passes to `training_step`
 call_module_hook = call._call_lightning_module_hook  # as Lightning's loops: profiled, and with its name known to `log`
 optimizers_of = attrgetter("strategy._lightning_optimizers")  # of a trainer, as Lightning hands them to a module
 training_loader = attrgetter("fit_loop._combined_loader")  # of a trainer, with its limits; None until it is made
