@@ -19,6 +19,7 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
+from fedgen.ranks import SHORT, Ranks
 from tests.federated.modules import Quadratic, make_quadratics
 from tests.foreign.contrastive import DINO
 from tests.trainers import quiet_trainer
@@ -70,6 +71,8 @@ class Asks(Quadratic):
             found = [None] * dist.get_world_size()
             dist.all_gather_object(found, dist.get_rank())
             said["group"] = (dist.get_world_size(), dist.get_rank(), alone.item(), found)
+            words = [Ranks().gather(length * dist.get_rank() * "x") for length in (10, 3 * SHORT)]
+            said["words"] = [[len(word) for word in told] for told in words]
         answers.append((hook, said))
 
     def configure_optimizers(self):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedgen.ranks import SHORT
 from tests.federated.collective_runs import CLIENTS
 from tests.launched import Imported, end
 
@@ -47,3 +48,4 @@ def test_within_a_turn_there_is_one_process_and_outside_all_of_them(runs, device
             assert said["gathered"] == size * [3.0]
             if devices > 1:
                 assert said["group"] == (size, own, 3.0 * size, list(range(size)))
+                assert said["words"] == [[length * one for one in range(size)] for length in (10, 3 * SHORT)]
