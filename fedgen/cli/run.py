@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedgen.cli.stored import FLAGS, build_parser, embeddings_in, evaluate_stored, names_in, rounds_in, scores_in
 from fedgen.evaluation.names import SignalName
-from fedgen.evaluation.records import say_interval, say_number
 from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
@@ -256,8 +255,7 @@ def select_checkpoint(
     from fedgen.progress import make_console
 
     found, console = Run(run, kind), make_console()
-    records = found.records
-    columns = by_column(records)
+    columns = by_column(records := found.records)  # which reads them anew each time
     by = by or default_column(columns, kind)
     group = column_of(columns, by, kind)
     measuring = partial(_measuring, found, group[0], device, model, data)
@@ -284,6 +282,7 @@ def select_checkpoint(
 def _quoted(
     run: "Run", module: "LightningModule", evaluator: "Evaluator", round: int, aggregate: str, number: int
 ) -> str:
+    from fedgen.evaluation.records import say_interval
     from fedgen.evaluation.runs.evaluate_run import quote
     from fedgen.evaluation.tables.table import say_value
     from fedgen.scores.rankings import Z
@@ -331,6 +330,7 @@ def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
 
 
 def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
+    from fedgen.evaluation.records import say_number
     from fedgen.evaluation.tables.table import new_table
 
     spread = any(entry.error_over_clients is not None for entry in ranking)

@@ -131,8 +131,10 @@ def _annotated(check: FaultOf, rules: Sequence[Any], value: Any) -> str:
 
 def _union(parts: Sequence[Any], hint: Any) -> FaultOf:
     checks = [checker(part) for part in parts]
-    if len(parts) == 2 and (parts[1] is NoneType or get_origin(parts[1]) is Literal):
-        other = "None" if parts[1] is NoneType else " or ".join(map(repr, get_args(parts[1])))
+    if len(parts) == 2 and parts[1] is NoneType:  # of records most values: no message is made of one that fits
+        return lambda value: "" if value is None or not (wrong := checks[0](value)) else f"{wrong}, nor None"
+    if len(parts) == 2 and get_origin(parts[1]) is Literal:
+        other = " or ".join(map(repr, get_args(parts[1])))
         return lambda value: "" if not checks[1](value) or not (wrong := checks[0](value)) else f"{wrong}, nor {other}"
     return lambda value: "" if any(not check(value) for check in checks) else _no(value, hint)
 
@@ -141,8 +143,7 @@ _PLAIN: dict[Any, Callable[[Any], bool]] = {
     int: is_count,
     float: lambda value: type(value) is float or is_count(value),
     str: lambda value: type(value) is str and value.encode(errors="replace").decode() == value,  # no half of a pair
-    None: lambda value: value is None,
-    NoneType: lambda value: value is None,
+    **dict.fromkeys((None, NoneType), lambda value: value is None),
     Integral: lambda value: type(value) is int,
     Real: lambda value: type(value) is float or (type(value) is int and abs(value) < 2**63),
 }

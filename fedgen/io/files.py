@@ -353,8 +353,7 @@ def read_header(file: IO[bytes], size: int, name: str) -> Header:
 
 def array_names(archive: zipfile.ZipFile) -> list[str]:
     """The names of an archive's arrays; ValueError if it holds anything else."""
-    others = [name for name in archive.namelist() if not name.endswith(".npy")]
-    if others:
+    if others := [name for name in archive.namelist() if not name.endswith(".npy")]:
         raise ValueError(f"it holds {printable(others[0], 60)}, which is no array")
     return [name.removesuffix(".npy") for name in archive.namelist()]
 
