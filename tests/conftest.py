@@ -20,6 +20,8 @@ gc.disable()
 os.fsync = lambda _: None  # tests kill processes, and no machine: what is written need not reach the disk
 # Lightning, once it is imported, looks through all installed packages for each Trainer: they do not change in tests
 metadata.entry_points = cache(metadata.entry_points)
+# Adam asks before each step how many GPUs there are, and PyTorch looks for a library each time: a tenth of small fits
+torch.cuda._device_count_nvml = cache(torch.cuda._device_count_nvml)
 
 
 def pytest_collection_finish() -> None:

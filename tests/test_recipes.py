@@ -60,6 +60,14 @@ def test_every_recipe_fits_the_classes_it_names(name):
     assert settings.trainer.max_epochs == recipe["trainer"]["max_epochs"]
 
 
+@cache
+def parser_of_models():
+    parser = ArgumentParser(exit_on_error=False)
+    for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
+        parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
+    return parser
+
+
 def generators_given():
     """Recipes whose model goes on from no checkpoint."""
     given = {name: read(name)["model"]["init_args"] for name in NAMES}
@@ -69,10 +77,7 @@ def generators_given():
 @pytest.mark.parametrize("name", first_quick(generators_given()))
 def test_every_recipes_model_is_made_and_fits_its_data(name, inception):
     """All but those that go on from a checkpoint, which is not there yet."""
-    parser = ArgumentParser(exit_on_error=False)
-    for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
-        parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
-    recipe = read(name)
+    parser, recipe = parser_of_models(), read(name)
     take_weights(recipe["model"]["init_args"], inception)
     made = parser.instantiate(parser.parse_object({key: recipe[key] for key in ("model", "data")}))
     assert sum(parameter.numel() for parameter in made.model.parameters()) > 0

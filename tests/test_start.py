@@ -4,6 +4,7 @@ import ast
 import resource
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -41,9 +42,9 @@ sys.exit(status)
 HELP = """
 import sys
 from fedgen.__main__ import main
-for command in {commands}:
+for arguments in {asked}:
     try:
-        main([command, "{asked}"])
+        main(arguments)
     except SystemExit as end:
         assert not end.code
 print(*{{name.split(".")[0] for name in sys.modules}}, file=sys.stderr)
@@ -84,14 +85,15 @@ def test_a_limit_on_files_sizes_is_named():
     assert "more than 0 bytes here: ulimit -f" in ended.stderr
 
 
-@pytest.mark.parametrize("asked", ["--help", "--help-all"])
-def test_help_imports_no_torch(asked):
-    commands = [name for name in COMMANDS if (name, asked) != ("fit", "--help-all")]  # that one has Lightning's options
-    asking = HELP.format(commands=commands, asked=asked)
+def test_help_imports_no_torch():
+    asked = [[name, option] for name in COMMANDS for option in ("--help", "--help-all")]
+    asked.remove(["fit", "--help-all"])  # that one has Lightning's options
+    asking = HELP.format(asked=asked)
     result = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, cwd=ROOT, timeout=300)
     *errors, imported = result.stderr.splitlines()
     assert (result.returncode, errors) == (0, [])
-    assert all(f"usage: fedgen {command}" in result.stdout for command in commands)
+    said = Counter(usage.split()[0] for usage in result.stdout.split("usage: fedgen ")[1:])
+    assert said >= Counter(name for name, _ in asked)
     imported = set(imported.split())
     assert imported & (HEAVY | {"torch"}) == set()
 

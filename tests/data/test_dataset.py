@@ -22,6 +22,17 @@ def test_digits_are_1797_images_with_17_levels_over_the_whole_range():
     assert (digits.name, digits.classes[3]) == ("digits/train", "3")
 
 
+def test_what_is_done_to_images_and_labels_does_not_reach_those_that_are_read_again():
+    for data in (Digits(), MNIST5k()):
+        first, second = data.read("train"), data.read("train")
+        kept = second.inputs.clone(), second.labels.clone()
+        first.inputs.fill_(7)
+        first.labels.fill_(7)
+        for again in (second, data.read("train")):
+            assert torch.equal(again.inputs, kept[0])
+            assert torch.equal(again.labels, kept[1])
+
+
 def test_mnist5k_has_500_images_of_each_digit():
     mnist = MNIST5k().load()
     assert mnist.inputs.shape == (5000, 1, 28, 28)

@@ -1,10 +1,12 @@
 """The smallest trainable modules, shared by the tests of the strategy."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import lightning as L
 import torch
+from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
@@ -109,6 +111,20 @@ class TwoOptimizers(L.LightningModule):
 def make_trainer(strategy: Any, rounds: int, **options: Any) -> L.Trainer:
     """A quiet CPU trainer."""
     return quiet_trainer(rounds, strategy=strategy, **options)
+
+
+@cache
+def trainer_parser() -> ArgumentParser:
+    """Of a recipe's trainer: made once, as it looks through all that Lightning can be given."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(L.Trainer, "trainer", fail_untyped=False)
+    return parser
+
+
+def strategy_of(trainer: dict[str, Any]) -> Any:
+    """The strategy of a recipe's settings of the trainer."""
+    settings = trainer_parser().parse_object({"trainer": {**trainer, "devices": 1, "logger": False}})
+    return trainer_parser().instantiate(settings).trainer.strategy
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ import lightning as L
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -17,8 +16,17 @@ from fedgen.data import Examples
 from fedgen.federated import FedAdam, FedAvgM, FedAvgStrategy, Mean, PrivateMean, Scaffold
 from fedgen.federated.compression import QSGD, PowerSGD, ScaledSign, TopK
 from fedgen.federated.lightning.checks import check_compression
-from tests.federated.modules import Automatic, Contiguous, TwoOptimizers, make_data, make_trainer, same, weights
-from tests.federated.test_resume import train
+from tests.federated.modules import (
+    Automatic,
+    Contiguous,
+    TwoOptimizers,
+    make_data,
+    make_trainer,
+    same,
+    strategy_of,
+    weights,
+)
+from tests.federated.test_resume import straight_and_resumed, train
 from tests.federated.test_strategy import Failing
 from tests.quick import first_quick
 
@@ -211,14 +219,9 @@ def test_seeds_rounds_and_clients_draw_anew():
 @pytest.mark.parametrize("kind", first_quick([Automatic, TwoOptimizers]))
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, compression):
     options = {"cohort_size": 2, "server_optimizer": lambda p: FedAdam(p, lr=0.1), "compression": compression}
-    torch.manual_seed(3)
-    whole = kind()
-    straight = train(whole, tmp_path / "whole", 5, **options).strategy.round.memory
-    torch.manual_seed(3)
-    train(kind(), tmp_path / "part", 2, **options)
-    resumed = kind()
-    memory = train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", **options).strategy.round.memory
+    (whole, one), (resumed, other) = straight_and_resumed(kind, tmp_path, lambda: options)
     assert same(weights(whole), weights(resumed))
+    straight, memory = (trainer.strategy.round.memory for trainer in (one, other))
     assert straight.unsent.keys() == memory.unsent.keys()
     for client, kept in straight.unsent.items():
         assert same(kept.errors, memory.unsent[client].errors)
@@ -368,9 +371,6 @@ def test_a_recipe_names_it_by_its_class_path():
       init_args:
         compression: {class_path: fedgen.federated.compression.TopK, init_args: {share: 0.05}}
     """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(recipe), "devices": 1, "logger": False}})
-    rule = parser.instantiate(settings).trainer.strategy.compression
+    rule = strategy_of(yaml.safe_load(recipe)).compression
     assert isinstance(rule, TopK)
     assert rule.share == 0.05

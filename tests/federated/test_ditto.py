@@ -8,7 +8,6 @@ import lightning as L
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import Dataset
 
@@ -27,11 +26,12 @@ from tests.federated.modules import (
     make_quadratics,
     make_trainer,
     same,
+    strategy_of,
     weights,
 )
 from tests.federated.test_lightning import StopIn
 from tests.federated.test_prox import plain_step
-from tests.federated.test_resume import train
+from tests.federated.test_resume import straight_and_resumed, train
 from tests.federated.test_strategy import Failing, make_turn
 from tests.quick import first_quick
 
@@ -71,7 +71,7 @@ def test_two_rounds_of_two_clients_by_hand():
 def test_own_models_end_between_the_clients_optimum_and_the_server(lam):
     """After many steps at a / 2 (v - b)^2 + lam / 2 (v - w)^2's minimum, (a b + lam w) / (a + lam), with w = 1."""
     rule = Ditto(lam)
-    fit(Quadratic(), make_quadratics(), 1, rule, interval=300)
+    fit(Quadratic(), make_quadratics(), 1, rule, interval=220)
     assert own_w(rule) == pytest.approx([lam / (1 + lam), (12 + lam) / (3 + lam)], rel=1e-9, abs=1e-9)
 
 
@@ -90,9 +90,20 @@ def test_the_servers_model_is_fedavgs_to_the_bit(kind, mode):
     assert plain.trainer.global_step == watched.trainer.global_step
 
 
+class Servers(L.Callback):
+    """Copies the server's weights at every round's end."""
+
+    def __init__(self):
+        self.weights = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.weights.append(weights(pl_module))
+
+
 def plain_ditto(module, data, rounds, interval, lam, cohorts):
     """Own models of clients as anybody would write it, beside a server that FedAvg moves."""
-    own, server = {}, copy.deepcopy(module)
+    own, server, servers = {}, copy.deepcopy(module), Servers()
+    fit(copy.deepcopy(module), data, rounds - 1, interval=interval, cohort_size=2, callbacks=[servers])
     for round in range(rounds):
         for client in cohorts(round):
             local = copy.deepcopy(server).train()
@@ -103,8 +114,8 @@ def plain_ditto(module, data, rounds, interval, lam, cohorts):
             for index, batch in enumerate(make_turn(data, client, round).batches(interval)):
                 plain_step(local, server, optimizers, batch, index, lam)
             own[client] = weights(local)
-        server = copy.deepcopy(module)
-        fit(server, data, round + 1, interval=interval, cohort_size=2)
+        if round < rounds - 1:
+            server.load_state_dict(servers.weights[round])
     return own
 
 
@@ -202,17 +213,12 @@ def test_a_round_cut_short_changes_no_own_model():
 @pytest.mark.parametrize("kind", first_quick(KINDS))
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_resumed_run_ends_with_the_same_models_to_the_bit(tmp_path, kind):
-    rules = [Ditto(0.3) for _ in range(3)]
-    torch.manual_seed(3)
-    whole = kind()
-    train(whole, tmp_path / "whole", 5, cohort_size=2, client_algorithm=rules[0])
-    torch.manual_seed(3)
-    train(kind(), tmp_path / "part", 2, cohort_size=2, client_algorithm=rules[1])
-    resumed = kind()
-    train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", cohort_size=2, client_algorithm=rules[2])
+    found = straight_and_resumed(kind, tmp_path, lambda: {"cohort_size": 2, "client_algorithm": Ditto(0.3)})
+    (whole, _), (resumed, _) = found
     assert same(weights(whole), weights(resumed))
-    assert rules[0].clients.keys() == rules[2].clients.keys()
-    assert all(same(rules[0].clients[client], rules[2].clients[client]) for client in rules[0].clients)
+    straight, again = (trainer.strategy.client_algorithm.clients for _, trainer in found)
+    assert straight.keys() == again.keys()
+    assert all(same(straight[client], again[client]) for client in straight)
 
 
 @pytest.mark.parametrize(
@@ -357,8 +363,5 @@ def test_a_recipe_names_it_by_class_path():
       init_args:
         client_algorithm: {class_path: fedgen.federated.Ditto, init_args: {lam: 1, scored: server}}
     """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(recipe), "devices": 1, "logger": False}})
-    rule = parser.instantiate(settings).trainer.strategy.client_algorithm
+    rule = strategy_of(yaml.safe_load(recipe)).client_algorithm
     assert (rule.lam, rule.scored) == (1.0, "server")

@@ -110,15 +110,21 @@ KINDS = {
 }
 
 
+class OfEachKind(Automatic):
+    def __init__(self, config, items, folder, net, nested, width=3, sizes=(1, 2)):
+        super().__init__()
+        self.save_hyperparameters()
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("saver", first_quick([ModelCheckpoint, RoundCheckpoint]))
-def test_it_is_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, kind, saver):
-    given, expected = KINDS[kind]
+def test_they_are_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, saver):
+    given, expected = [value for value, _ in KINDS.values()], [plain for _, plain in KINDS.values()]
+    named = dict(zip(("config", "items", "folder", "net", "nested"), expected))
 
     def trained(rounds, **options):
         torch.manual_seed(0)
-        module = Given(given)
+        module = OfEachKind(*given)
         callback = (
             ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
             if saver is ModelCheckpoint
@@ -138,11 +144,11 @@ def test_it_is_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, kind, 
     paths = sorted(tmp_path.rglob("*.ckpt"))
     assert paths
     for path in paths:
-        assert read_torch(path)["hyper_parameters"] == {"net": expected, "width": 3, "sizes": (1, 2), "ignore": ()}
+        assert read_torch(path)["hyper_parameters"] == {**named, "width": 3, "sizes": (1, 2)}
     first = next(path for path in paths if read_torch(path)["epoch"] == 0)
     assert same(trained(2, ckpt_path=first), whole)
-    assert same(load_weights(Given(given), first)["state_dict"], read_torch(first)["state_dict"])
-    assert Given.load_from_checkpoint(first).hparams.net == expected
+    assert same(load_weights(OfEachKind(*given), first)["state_dict"], read_torch(first)["state_dict"])
+    assert {name: OfEachKind.load_from_checkpoint(first).hparams[name] for name in named} == named
 
 
 class Whole(Automatic):

@@ -157,9 +157,8 @@ def test_a_module_without_lazy_layers_is_not_copied():
 def test_lazy_layers_resume_to_the_bit(tmp_path, kind):
     options = {"optimizer_state": "keep", "server_optimizer": lambda p: FedAdam(p, lr=0.1)}
     whole, resumed = kind(), kind()
-    fit(whole, 4, **options)
-    fit(kind(), 2, callbacks=[ModelCheckpoint(tmp_path, "{epoch}")], **options)
-    fit(resumed, 4, ckpt_path=tmp_path / "epoch=1.ckpt", **options)
+    fit(whole, 3, callbacks=[ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)], **options)
+    fit(resumed, 3, ckpt_path=tmp_path / "epoch=1.ckpt", **options)
     assert same(weights(whole), weights(resumed))
 
 

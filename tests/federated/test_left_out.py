@@ -46,7 +46,7 @@ def test_clients_of_one_name_are_told_apart():
 
 def test_the_report_is_bounded_whatever_names_reasons_and_numbers():
     long = "x" * 5000 + "\n[bold]" + "y" * 5000
-    entries = [entry(2 * round, client, f"{round} {long}", long) for client in range(300) for round in range(200)]
+    entries = [entry(2 * round, client, f"{round} {long}", long) for client in range(300) for round in range(20)]
     lines = describe(entries)
     assert len(lines) == 12
     assert lines[-1] == "  and 290 more clients"

@@ -49,17 +49,17 @@ def fit(module, rounds, folder, *callbacks, ckpt_path=None, **options):
 def assert_goes_on(kind, folder, callback, ends=ValueError, **options):
     torch.manual_seed(3)
     whole = kind()
-    fit(whole, 5, folder / "whole", **options)
+    fit(whole, 4, folder / "whole", **options)
     torch.manual_seed(3)
     with (
         pytest.warns(UserWarning, match="last checkpoint available|called without a model"),
         pytest.raises(ends),
     ):
-        fit(kind(), 5, folder / "part", OnExceptionCheckpoint(folder), callback, **options)
+        fit(kind(), 4, folder / "part", OnExceptionCheckpoint(folder), callback, **options)
     path = folder / "on_exception.ckpt"
     resumed = kind()
-    trainer = fit(resumed, 5, folder / "part", ckpt_path=path, **options)
-    assert trainer.current_epoch == 5
+    trainer = fit(resumed, 4, folder / "part", ckpt_path=path, **options)
+    assert trainer.current_epoch == 4
     assert same(weights(whole), weights(resumed))
     return torch.load(path, weights_only=True)
 
@@ -91,12 +91,12 @@ def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
 
     torch.manual_seed(3)
     whole = kind()
-    fit(whole, 5, tmp_path / "whole", optimizer_state="keep")
+    fit(whole, 4, tmp_path / "whole", optimizer_state="keep")
     torch.manual_seed(3)
     with pytest.warns(UserWarning, match="last checkpoint available|called without"), pytest.raises(SystemExit):
-        fit(Interrupted(), 5, tmp_path / "part", OnExceptionCheckpoint(tmp_path), optimizer_state="keep")
+        fit(Interrupted(), 4, tmp_path / "part", OnExceptionCheckpoint(tmp_path), optimizer_state="keep")
     resumed = kind()
-    fit(resumed, 5, tmp_path / "part", ckpt_path=tmp_path / "on_exception.ckpt", optimizer_state="keep")
+    fit(resumed, 4, tmp_path / "part", ckpt_path=tmp_path / "on_exception.ckpt", optimizer_state="keep")
     assert same(weights(whole), weights(resumed))
 
 
@@ -105,7 +105,7 @@ HOOKS = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_batch_end"
 
 @pytest.mark.parametrize("hook", first_quick(HOOKS))
 def test_errors_around_a_round_cost_no_update_of_its_schedulers(tmp_path, hook):
-    callback = Interrupts(hook, 5 if hook == "on_train_end" else 2)
+    callback = Interrupts(hook, 4 if hook == "on_train_end" else 2)
     assert_goes_on(Plateau, tmp_path, callback)
 
 

@@ -2,17 +2,24 @@
 
 import copy
 
-import lightning as L
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import FedAvgStrategy, FedRep
 from fedgen.seeds import seed_all
-from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
-from tests.federated.test_resume import train
+from tests.federated.modules import (
+    Automatic,
+    Manual,
+    TwoOptimizers,
+    make_data,
+    make_trainer,
+    same,
+    strategy_of,
+    weights,
+)
+from tests.federated.test_resume import straight_and_resumed
 from tests.federated.test_strategy import make_turn, plain_step
 from tests.quick import first_quick
 
@@ -81,9 +88,10 @@ def drawn(cohort_size):
     return lambda round: strategy.sample_cohort(3, round)
 
 
-@pytest.mark.parametrize("cohort_size", [None, 2])
-@pytest.mark.parametrize("kind", [Automatic, Manual])
-@pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "cohort_size"),
+    [(Automatic, "Adam", None), (Manual, "Adam", 2), (Automatic, "SGD", 2), (Manual, "SGD", None)],
+)
 def test_personal_layers_are_fedper_to_the_bit(kind, optimizer, cohort_size):
     torch.manual_seed(3)
     module, data = kind(optimizer), make_data()
@@ -92,9 +100,17 @@ def test_personal_layers_are_fedper_to_the_bit(kind, optimizer, cohort_size):
     check(module, strategy, expected)
 
 
-@pytest.mark.parametrize("head_steps", [1, 3])
-@pytest.mark.parametrize("kind", [Automatic, Manual])
-@pytest.mark.parametrize("optimizer", first_quick(["Adam", "SGD", "AdamW"]))
+CASES = [
+    (Automatic, "Adam", 1),
+    (Automatic, "SGD", 3),
+    (Automatic, "AdamW", 1),
+    (Manual, "Adam", 3),
+    (Manual, "SGD", 1),
+    (Manual, "AdamW", 3),
+]
+
+
+@pytest.mark.parametrize(("kind", "optimizer", "head_steps"), first_quick(CASES, of=3, several=True))
 def test_the_head_first_and_then_the_body_is_fedrep_to_the_bit(kind, optimizer, head_steps):
     """Adam, SGD with momentum, and AdamW, whose decay would move what is frozen."""
     torch.manual_seed(3)
@@ -142,14 +158,10 @@ def test_clipping_sees_what_trains_alone():
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_resumed_run_ends_with_the_same_weights_and_heads_to_the_bit(tmp_path):
-    options = {"personal": [f"{HEAD}*"], "cohort_size": 2}
-    torch.manual_seed(3)
-    whole = Automatic()
-    one = train(whole, tmp_path / "whole", 5, client_algorithm=FedRep(2), **options)
-    torch.manual_seed(3)
-    train(Automatic(), tmp_path / "part", 2, client_algorithm=FedRep(2), **options)
-    resumed, last = Automatic(), tmp_path / "part" / "epoch=1.ckpt"
-    other = train(resumed, tmp_path / "part", 5, last, client_algorithm=FedRep(2), **options)
+    def options():
+        return {"personal": [f"{HEAD}*"], "cohort_size": 2, "client_algorithm": FedRep(2)}
+
+    (whole, one), (resumed, other) = straight_and_resumed(Automatic, tmp_path, options)
     assert same(weights(whole), weights(resumed))
     for client, head in one.strategy.personal_tensors.items():
         assert same(dict(head), dict(other.strategy.personal_tensors[client]))
@@ -187,8 +199,5 @@ def test_a_recipe_names_it_by_class_path():
         personal: ["net.4.*"]
         client_algorithm: {class_path: fedgen.federated.FedRep, init_args: {head_steps: 10}}
     """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(recipe), "devices": 1, "logger": False}})
-    strategy = parser.instantiate(settings).trainer.strategy
+    strategy = strategy_of(yaml.safe_load(recipe))
     assert strategy.client_algorithm.head_steps == 10

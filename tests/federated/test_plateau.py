@@ -1,5 +1,9 @@
 """ReduceLROnPlateau goes on after a resume as if there had been none, wherever the checkpoint was written."""
 
+import copy
+import tempfile
+from functools import cache
+
 import lightning as L
 import pytest
 import torch
@@ -65,40 +69,51 @@ def fit(module, rounds, callbacks=(), ckpt_path=None):
     return trainer
 
 
-def assert_same_end(make, folder, saver, path, rounds=3):
+def scheduler_state(trainer):
+    return copy.deepcopy(trainer.lr_scheduler_configs[0].scheduler.state_dict())
+
+
+@cache
+def whole_run(*settings):
+    """Rates, weights and the scheduler's state of six rounds."""
+    torch.manual_seed(3)
+    module = Plateau(*settings)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = fit(module, 6, [RoundCheckpoint(folder)])
+    return tuple(module.rates), weights(module), scheduler_state(trainer)
+
+
+def assert_same_end(settings, folder, saver, path, rounds=3):
     """A run of 6 rounds ends as one that is resumed from a checkpoint of the third, in weights and in rates."""
+    rates, whole, state = whole_run(*settings)
     torch.manual_seed(3)
-    whole = make()
-    end = fit(whole, 6, [RoundCheckpoint(folder / "whole")])
-    torch.manual_seed(3)
-    fit(make(), rounds, [saver])
-    resumed = make()
+    fit(Plateau(*settings), rounds, [saver])
+    resumed = Plateau(*settings)
     trainer = fit(resumed, 6, [RoundCheckpoint(folder / "resumed")], path)
-    assert whole.rates[0] > whole.rates[-1]
-    assert resumed.rates == whole.rates[-len(resumed.rates) :]
-    states = [one.lr_scheduler_configs[0].scheduler.state_dict() for one in (end, trainer)]
-    assert states[0] == states[1]
-    assert same(weights(whole), weights(resumed))
+    assert rates[0] > rates[-1]
+    assert resumed.rates == [*rates[-len(resumed.rates) :]]
+    assert scheduler_state(trainer) == state
+    assert same(weights(resumed), whole)
     return resumed
 
 
 @pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss", "train_loss_epoch", "own"]))
 def test_a_run_resumes_to_the_bit_from_the_end_of_a_round(tmp_path, monitor):
     saver = RoundCheckpoint(tmp_path)
-    resumed = assert_same_end(lambda: Plateau(monitor), tmp_path, saver, tmp_path / "last.ckpt")
+    resumed = assert_same_end([monitor], tmp_path, saver, tmp_path / "last.ckpt")
     assert len(resumed.rates) == 3
 
 
 @pytest.mark.parametrize("rounds", [3, 4])
 def test_so_it_does_where_every_second_round_counts(tmp_path, rounds):
     path = tmp_path / "last.ckpt"
-    assert_same_end(lambda: Plateau("own", 2), tmp_path, RoundCheckpoint(tmp_path), path, rounds)
+    assert_same_end(["own", 2], tmp_path, RoundCheckpoint(tmp_path), path, rounds)
 
 
 @pytest.mark.parametrize("monitor", ["val_loss", "train_loss_epoch"])
 def test_a_run_resumes_to_the_bit_from_the_end_of_a_validation(tmp_path, monitor):
     saver = ModelCheckpoint(tmp_path, "{epoch}", save_on_train_epoch_end=False)
-    assert_same_end(lambda: Plateau(monitor), tmp_path, saver, tmp_path / "epoch=2.ckpt")
+    assert_same_end([monitor], tmp_path, saver, tmp_path / "epoch=2.ckpt")
 
 
 @pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss_epoch", "own"]))
@@ -106,21 +121,19 @@ def test_a_run_resumes_to_the_bit_from_the_end_of_a_validation(tmp_path, monitor
 def test_no_update_is_made_twice_where_it_had_been_made(tmp_path, hook, monitor):
     """In the start of a round the updates of those before it have been made; so they have at the end."""
     saver = SavesAt(tmp_path, hook)
-    assert_same_end(lambda: Plateau(monitor), tmp_path, saver, saver.path)
+    assert_same_end([monitor], tmp_path, saver, saver.path)
 
 
 def test_a_run_resumed_twice_at_one_round_makes_no_update_twice(tmp_path):
-    torch.manual_seed(3)
-    whole = Plateau("own")
-    fit(whole, 6, [RoundCheckpoint(tmp_path / "whole")])
+    rates, whole, _ = whole_run("own")
     torch.manual_seed(3)
     fit(Plateau("own"), 3, [RoundCheckpoint(tmp_path)])
     again = fit(Plateau("own"), 3, (), tmp_path / "last.ckpt")  # has nothing left to do
     again.save_checkpoint(tmp_path / "again.ckpt")
     resumed = Plateau("own")
     fit(resumed, 6, (), tmp_path / "again.ckpt")
-    assert resumed.rates == whole.rates[3:]
-    assert same(weights(whole), weights(resumed))
+    assert resumed.rates == [*rates[3:]]
+    assert same(weights(resumed), whole)
 
 
 def test_a_value_that_was_not_known_yet_is_named(tmp_path):

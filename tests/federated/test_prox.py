@@ -7,8 +7,6 @@ from typing import ClassVar
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
-from lightning.pytorch import Trainer
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy, FedProx
@@ -22,6 +20,7 @@ from tests.federated.modules import (
     make_quadratics,
     make_trainer,
     same,
+    strategy_of,
     weights,
 )
 from tests.federated.test_strategy import make_turn
@@ -132,7 +131,4 @@ def test_a_recipe_names_it_by_class_path():
       init_args:
         client_algorithm: {class_path: fedgen.federated.FedProx, init_args: {mu: 0.1}}
     """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(recipe), "devices": 1, "logger": False}})
-    assert parser.instantiate(settings).trainer.strategy.client_algorithm.mu == 0.1
+    assert strategy_of(yaml.safe_load(recipe)).client_algorithm.mu == 0.1

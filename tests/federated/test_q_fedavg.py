@@ -6,7 +6,6 @@ import lightning as L
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy, Mean, NormClipping, QFedAvg
@@ -18,6 +17,7 @@ from tests.federated.modules import (
     make_quadratics,
     make_trainer,
     same,
+    strategy_of,
     weights,
 )
 
@@ -255,8 +255,5 @@ def test_a_recipe_names_it_by_class_path():
       init_args:
         aggregator: {class_path: fedgen.federated.QFedAvg, init_args: {q: 2, lr: 0.1}}
     """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(recipe), "devices": 1, "logger": False}})
-    rule = parser.instantiate(settings).trainer.strategy.aggregator
+    rule = strategy_of(yaml.safe_load(recipe)).aggregator
     assert (rule.q, rule.lr) == (2.0, 0.1)

@@ -9,7 +9,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.local_training import CALLBACK_HOOKS, MODULE_HOOKS, TRANSFER_HOOKS
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
 
-CLIENTS, INTERVAL, ROUNDS = 3, 4, 2
+CLIENTS, INTERVAL, ROUNDS = 3, 2, 2
 
 
 class Logged(Automatic):

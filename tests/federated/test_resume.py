@@ -28,18 +28,28 @@ def train(module, folder, rounds, ckpt_path=None, **options):
     return trainer
 
 
+def straight_and_resumed(make, folder, options_of):
+    """(Module, trainer) of four rounds in one fit, and of another module that goes on from the second's checkpoint.
+
+    Args:
+        make: gives the module.
+        folder: holds the checkpoints of all rounds.
+        options_of: gives the strategy's options, for each of both.
+    """
+    found = []
+    torch.manual_seed(3)
+    for start in (None, folder / "epoch=1.ckpt"):
+        module = make()
+        found.append((module, train(module, folder, 4, start, **options_of())))
+    return found
+
+
 @pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 @pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, mode):
     options = {"optimizer_state": mode, "cohort_size": 2, "server_optimizer": lambda p: FedAdam(p, lr=0.1)}
-    torch.manual_seed(3)
-    whole = kind()
-    train(whole, tmp_path / "whole", 5, **options)
-    torch.manual_seed(3)
-    train(kind(), tmp_path / "part", 2, **options)
-    resumed = kind()
-    trainer = train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", **options)
-    assert trainer.current_epoch == 5
+    (whole, _), (resumed, trainer) = straight_and_resumed(kind, tmp_path, lambda: options)
+    assert trainer.current_epoch == 4
     assert same(weights(whole), weights(resumed))
 
 
@@ -98,7 +108,7 @@ def test_a_resumed_run_has_no_round_twice_and_none_too_few(tmp_path, limits, at_
     counts = trainer.current_epoch, trainer.global_step, vars(trainer.fit_loop.epoch_progress.total)
     assert counts[:2] == (4, 16)
     assert rounds.begun == rounds.validated == rounds.ended == [0, 1, 2, 3]
-    for last in range(3):
+    for last in (0, 2):
         module = Scheduled()
         trainer, rounds = fit(module, tmp_path / f"epoch={last}.ckpt")
         assert same(weights(module), weights(whole))
@@ -110,13 +120,7 @@ def test_a_resumed_run_has_no_round_twice_and_none_too_few(tmp_path, limits, at_
 
 
 def test_personal_tensors_survive_a_resume(tmp_path):
-    torch.manual_seed(3)
-    whole = TwoOptimizers()
-    a = train(whole, tmp_path / "whole", 4, personal=["b.*"])
-    torch.manual_seed(3)
-    train(TwoOptimizers(), tmp_path / "part", 2, personal=["b.*"])
-    resumed = TwoOptimizers()
-    b = train(resumed, tmp_path / "part", 4, tmp_path / "part" / "epoch=1.ckpt", personal=["b.*"])
+    (whole, a), (resumed, b) = straight_and_resumed(TwoOptimizers, tmp_path, lambda: {"personal": ["b.*"]})
     for client in range(3):
         with a.strategy.client_model(client), b.strategy.client_model(client):
             assert same(weights(whole), weights(resumed))
@@ -198,15 +202,12 @@ def before_version_02(path):
 
 def test_a_checkpoint_of_before_one_clients_count_goes_on_with_the_old_batch_idx(tmp_path):
     """Two rounds of three clients' four steps: 24 in all, 8 of one client."""
-    torch.manual_seed(3)
     whole = Automatic()
-    train(whole, tmp_path / "whole", 3, batch_idx="client")
-    torch.manual_seed(3)
-    train(Automatic(), tmp_path / "part", 2, batch_idx="client")
-    path = tmp_path / "part" / "epoch=1.ckpt"
+    train(whole, tmp_path, 3, batch_idx="client")
+    path = tmp_path / "epoch=1.ckpt"
     before_version_02(path)
     resumed = Automatic()
-    trainer = train(resumed, tmp_path / "part", 3, path, batch_idx="client")
+    trainer = train(resumed, tmp_path, 3, path, batch_idx="client")
     assert trainer.global_step == 3 * 4
     assert trainer.callback_metrics["total_steps"] == 3 * 3 * 4
     assert same(weights(whole), weights(resumed))
@@ -233,12 +234,9 @@ def test_what_clients_keep_beside_tensors_survives_a_resume(tmp_path):
             return super().training_step(batch, batch_idx)
 
     options = {"rules": {"own": "personal"}, "cohort_size": 2}
-    train(Kept(), tmp_path / "whole", 4, **options)
-    whole = [*Kept.seen]
-    Kept.seen.clear()
-    train(Kept(), tmp_path / "part", 2, **options)
-    train(Kept(), tmp_path / "part", 4, tmp_path / "part" / "epoch=1.ckpt", **options)
-    assert Kept.seen == whole
+    straight_and_resumed(Kept, tmp_path, lambda: options)
+    whole, resumed = Kept.seen[: 4 * 2 * 4], Kept.seen[4 * 2 * 4 :]  # rounds, clients, iterations
+    assert resumed == whole[2 * 2 * 4 :]
     assert max(steps for _, steps in whole) == 4 * 4
 
 

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 
@@ -24,9 +22,18 @@ from fedgen.federated import (
 )
 from fedgen.federated.schedules import factor_in, scaled_rates
 from fedgen.federated.server_model import ServerUpdate
-from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+from tests.federated.modules import (
+    Automatic,
+    Manual,
+    TwoOptimizers,
+    make_data,
+    make_trainer,
+    same,
+    strategy_of,
+    weights,
+)
 from tests.federated.test_lightning import Scheduled
-from tests.federated.test_resume import train
+from tests.federated.test_resume import straight_and_resumed
 from tests.federated.test_server_steps import Served
 
 
@@ -252,13 +259,7 @@ def test_a_resumed_run_goes_on_with_its_schedules_to_the_bit(tmp_path, server):
         "server_schedule": InverseSquareRoot(1.0, rounds=2),
         "optimizer_state": "average",
     }
-    torch.manual_seed(3)
-    whole = TwoOptimizers()
-    train(whole, tmp_path / "whole", 5, **options)
-    torch.manual_seed(3)
-    train(TwoOptimizers(), tmp_path / "part", 2, **options)
-    resumed = TwoOptimizers()
-    train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", **options)
+    (whole, _), (resumed, _) = straight_and_resumed(TwoOptimizers, tmp_path, lambda: options)
     assert same(weights(whole), weights(resumed))
 
 
@@ -287,9 +288,6 @@ trainer:
 
 
 def test_a_recipe_names_schedules_by_class_path():
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Trainer, "trainer", fail_untyped=False)
-    settings = parser.parse_object({"trainer": {**yaml.safe_load(RECIPE)["trainer"], "devices": 1, "logger": False}})
-    strategy = parser.instantiate(settings).trainer.strategy
+    strategy = strategy_of(yaml.safe_load(RECIPE)["trainer"])
     assert [strategy.client_schedule.factor(t) for t in (0, 1, 601, 602)] == [0.5, 1.0, 1.0, 0.2]
     assert strategy.server_schedule.factor(100) == 0.5

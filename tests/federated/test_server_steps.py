@@ -67,9 +67,9 @@ def test_the_servers_optimizer_keeps_its_state_over_rounds_as_in_a_plain_loop(mo
 
 @pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 def test_a_resumed_server_goes_on_to_the_bit(mode, tmp_path):
-    whole, _ = run(4, optimizer_state=mode)
-    run(2, optimizer_state=mode)[1].save_checkpoint(tmp_path / "half.ckpt")
-    resumed, _ = run(4, tmp_path / "half.ckpt", optimizer_state=mode)
+    whole, _ = run(3, optimizer_state=mode)
+    run(2, optimizer_state=mode)[1].save_checkpoint(tmp_path / "part.ckpt")
+    resumed, _ = run(3, tmp_path / "part.ckpt", optimizer_state=mode)
     assert same(weights(resumed), weights(whole))
 
 
@@ -87,11 +87,11 @@ class Shared(Served):
 
 @pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 def test_a_server_may_train_what_travels_with_an_optimizer_that_the_module_names(mode, tmp_path):
-    whole, trainer = run(4, optimizer_state=mode, kind=Shared)
-    run(2, optimizer_state=mode, kind=Shared)[1].save_checkpoint(tmp_path / "half.ckpt")
-    resumed, again = run(4, tmp_path / "half.ckpt", optimizer_state=mode, kind=Shared)
+    whole, trainer = run(3, optimizer_state=mode, kind=Shared)
+    run(2, optimizer_state=mode, kind=Shared)[1].save_checkpoint(tmp_path / "part.ckpt")
+    resumed, again = run(3, tmp_path / "part.ckpt", optimizer_state=mode, kind=Shared)
     for each in (trainer, again):
-        assert [int(state["step"]) for state in each.optimizers[1].state.values()] == [4, 4]
+        assert [int(state["step"]) for state in each.optimizers[1].state.values()] == [3, 3]
     assert same(weights(resumed), weights(whole))
 
 

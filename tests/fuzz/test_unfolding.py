@@ -47,13 +47,13 @@ BLANK = png(np.zeros((100, 100, 3), np.uint8))
 
 
 def repeated_text(path):
-    """Some kilobytes whose column has 50 MB."""
-    write_rows(path / "a.parquet", [BLANK] * 5000, text=["x" * 10_000] * 5000)
+    """Some kilobytes whose column has 10 MB."""
+    write_rows(path / "a.parquet", [BLANK] * 1000, text=["x" * 10_000] * 1000)
     return list(open_tables(path / "a.parquet")["a"].column("text"))
 
 
 def repeated_text_to_disk(path):
-    write_rows(path / "a.parquet", [BLANK] * 5000, text=["x" * 10_000] * 5000)
+    write_rows(path / "a.parquet", [BLANK] * 1000, text=["x" * 10_000] * 1000)
     return open_tables(path / "a.parquet")["a"].rows()
 
 
@@ -168,28 +168,28 @@ def test_a_report_names_a_table_that_is_too_large_and_the_setting(tmp_path):
 
 
 def test_distinct_flat_pictures_are_read_one_by_one_but_not_all_at_once(tmp_path):
-    """In memory they would take 9 MB of a file of 60 kB."""
-    pictures = [png(np.full((100, 100, 3), level, np.uint8)) for level in range(256)] + [BLANK] * 50
+    """In memory they would take 5 MB of a file of 30 kB."""
+    pictures = [png(np.full((100, 100, 3), level, np.uint8)) for level in range(128)] + [BLANK] * 50
     path = write_rows(tmp_path / "a.parquet", pictures)
     data = HuggingFace(path, train_split="a", in_memory=False).load("train")
-    assert data.inputs[[7, 299]].flatten(1).unique(dim=1).tolist() == [[7], [0]]
+    assert data.inputs[[7, 170]].flatten(1).unique(dim=1).tolist() == [[7], [0]]
     with pytest.raises(ValueError, match=rf"in_memory=True\), {REFUSAL}"):
         HuggingFace(path, train_split="a").load("train")
-    assert HuggingFace(path, size=16, train_split="a").load("train").inputs.shape == (306, 3, 16, 16)
+    assert HuggingFace(path, size=16, train_split="a").load("train").inputs.shape == (178, 3, 16, 16)
 
 
 def test_a_large_table_of_photographs_is_read(tmp_path):
-    noise = torch.randint(0, 256, (2000, 24, 24, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    path = write_rows(tmp_path / "a.parquet", [png(one.numpy()) for one in noise], label=[3] * 2000)
+    noise = torch.randint(0, 256, (300, 60, 60, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    path = write_rows(tmp_path / "a.parquet", [png(one.numpy(), compress_level=1) for one in noise], label=[3] * 300)
     assert path.stat().st_size > LIMIT
     found = HuggingFace(path, train_split="a").load("train")
     assert torch.equal(found.inputs, noise.permute(0, 3, 1, 2))
 
 
 def test_a_table_of_the_names_of_photographs_is_read(tmp_path):
-    noise = torch.randint(0, 256, (40, 200, 200, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    noise = torch.randint(0, 256, (40, 140, 140, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for number, one in enumerate(noise):
-        (tmp_path / f"{number}.png").write_bytes(png(one.numpy()))
+        (tmp_path / f"{number}.png").write_bytes(png(one.numpy(), compress_level=1))
     image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
     rows = pyarrow.array([{"bytes": None, "path": f"{number}.png"} for number in range(40)], image)
     parquet.write_table(pyarrow.table({"image": rows}), tmp_path / "a.parquet")

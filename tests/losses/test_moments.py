@@ -57,10 +57,10 @@ def test_a_queue_has_the_moments_of_its_last_features(size: int, remember: bool)
 def test_a_queues_rounding_does_not_gather() -> None:
     """Far from the origin, and with features that were a million times as large before."""
     moments = prepared(QueueMoments(64, dtype=torch.float64))
-    for step in range(2000):
-        batch = draw(5, step) * (1e6 if step < 1000 else 1) + 1e3
+    for step in range(1000):
+        batch = draw(5, step) * (1e6 if step < 500 else 1) + 1e3
         estimate = moments.estimate(batch, remember=True)
-    recent = torch.cat([draw(5, step) + 1e3 for step in range(1980, 2000)])[-64:]
+    recent = torch.cat([draw(5, step) + 1e3 for step in range(980, 1000)])[-64:]
     torch.testing.assert_close(estimate.covariance(1), summarize(recent).covariance(1), rtol=0, atol=1e-9)
     torch.testing.assert_close(estimate.mean, recent.mean(0), rtol=0, atol=1e-11)
 
@@ -162,7 +162,7 @@ def test_two_clients_states_swapped_in_place_go_on_as_if_alone(number: int) -> N
     alone = [losses()[number].set_references(references) for _ in range(2)]
     shared = losses()[number].set_references(references)
     slots = [{k: v.clone() for k, v in shared.state_dict().items()} for _ in range(2)]
-    for turn in range(5):
+    for turn in range(3):
         for client in range(2):
             for name, value in shared.state_dict().items():
                 value.copy_(slots[client][name])

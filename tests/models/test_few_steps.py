@@ -24,11 +24,17 @@ def objective(**options):
     return loss.set_references(noise(sum(SIZES), 1).inputs.split(SIZES))
 
 
-@pytest.mark.parametrize(
-    "options", first_quick([{}, {"prediction": "v"}, {"num_classes": 3}, {"ema_decay": None}]), ids=str
-)
-@pytest.mark.parametrize("clip", [True, False])
-@pytest.mark.parametrize("steps", [1, 2, 5])
+CASES = [
+    ({}, True, 5),
+    ({"prediction": "v"}, False, 5),
+    ({}, False, 2),
+    ({"num_classes": 3}, True, 2),
+    ({}, True, 1),
+    ({"ema_decay": None}, False, 1),
+]
+
+
+@pytest.mark.parametrize(("options", "clip", "steps"), first_quick(CASES, of=2, several=True), ids=str)
 def test_its_images_are_those_of_ddim(make_ddpm, options, clip, steps):
     """Those that the model draws with that solver, from the same noise."""
     ddpm = make_ddpm(**options, schedule=NoiseSchedule(timesteps=10, clip=clip, beta_end=0.3))
@@ -96,7 +102,7 @@ def test_it_plays_a_game_on_the_servers_images_towards_the_clients(make_ddpm, fo
 
 def test_a_checkpoints_path_does_too(make_ddpm, fit, tmp_path):
     ddpm = make_ddpm()
-    fit(ddpm).save_checkpoint(tmp_path / "ddpm.ckpt")
+    fit(ddpm, batches=1).save_checkpoint(tmp_path / "ddpm.ckpt")
     generator = FewStepGenerator(str(tmp_path / "ddpm.ckpt"), 2)
     for mine, average in zip(generator.network.parameters(), ddpm.averaged.parameters()):
         assert torch.equal(mine, average)

@@ -37,10 +37,10 @@ def make(**arguments):
 
 
 def train(module, tmp_path, rounds=1, strategy=None, ckpt_path=None, accelerator="cpu", **options):
-    """Fits over digits with two classes a client: by FedAvg, or on the pooled data for strategy "auto"."""
+    """Fits over digits with five classes a client: by FedAvg, or on the pooled data for strategy "auto"."""
     strategy = strategy or FedAvgStrategy(communication_interval=2, seed=0)
     more = {"iterations": 2} if strategy == "auto" else {}
-    data = FederatedDataModule(Digits(), ByClass(classes_per_client=2), batch_size=8, seed=0, **more)
+    data = FederatedDataModule(Digits(), ByClass(classes_per_client=5), batch_size=8, seed=0, **more)
     trainer = quiet_trainer(
         rounds,
         strategy=strategy,

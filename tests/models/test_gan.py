@@ -201,7 +201,7 @@ def test_labels_and_empty_samples_are_refused(make_gan):
 def test_a_checkpoint_loads_without_arguments_and_without_pickles(make_gan, fit, tmp_path):
     module = make_gan(ema_decay=0.9, penalty=3.0, betas=(0, 0.99), lr_decay_rounds=7, n_critic=2)
     path = tmp_path / "model.ckpt"
-    fit(module).save_checkpoint(path)
+    fit(module, batches=2).save_checkpoint(path)
     saved = torch.load(path, weights_only=True)["hyper_parameters"]
     assert saved["generator"]["init_args"] == {"image_size": 8, "channels": 1, "latent_dim": 3, "width": 2}
     with warnings.catch_warnings():
@@ -226,7 +226,7 @@ class ForeignGenerator(nn.Module):
 def test_a_foreign_network_is_asked_for_when_its_checkpoint_is_loaded(make_gan, fit, tmp_path):
     module = make_gan(generator=ForeignGenerator())
     path = tmp_path / "model.ckpt"
-    fit(module).save_checkpoint(path)
+    fit(module, batches=2).save_checkpoint(path)
     with pytest.raises(ValueError, match="ForeignGenerator"):
         WGANGP.load_from_checkpoint(path, weights_only=True)
     loaded = WGANGP.load_from_checkpoint(path, weights_only=True, generator=ForeignGenerator())

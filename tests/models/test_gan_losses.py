@@ -22,7 +22,7 @@ def embedded(aggregate="all", **options):
 
 
 def federate(module, tmp_path, rounds=2, strategy=None, ckpt_path=None, partition=None, **options):
-    data = FederatedDataModule(Digits(), partition or ByClass(classes_per_client=2), batch_size=8, seed=0)
+    data = FederatedDataModule(Digits(), partition or ByClass(classes_per_client=5), batch_size=8, seed=0)
     trainer = quiet_trainer(
         rounds,
         strategy=strategy or FedAvgStrategy(communication_interval=2, seed=0),
@@ -67,7 +67,7 @@ def test_a_second_pass_may_have_more_images_than_the_batch(make_gan, tmp_path):
     module = make_gan(n_critic=1, generator_losses=[embedded(separate=True, num_images=20, chunk=8)])
     trainer = federate(module, tmp_path, rounds=1)
     seen = [float(slot["loss_modules.0.losses.0.seen"]) for slot in trainer.strategy.personal_tensors.values()]
-    assert seen == [2 * 20] * 5
+    assert seen == [2 * 20] * 2
 
 
 @pytest.mark.slow
@@ -78,8 +78,8 @@ def test_what_a_loss_remembers_is_each_clients_own_and_survives_resuming(make_ga
     whole = build()
     trainer = federate(whole, tmp_path, rounds=4)
     memory = trainer.strategy.personal_tensors
-    assert [float(slot["loss_modules.0.losses.0.seen"]) for slot in memory.values()] == [4 * 2 * 8] * 5
-    assert len({float(slot["loss_modules.0.weight.magnitudes"][0]) for slot in memory.values()}) == 5
+    assert [float(slot["loss_modules.0.losses.0.seen"]) for slot in memory.values()] == [4 * 2 * 8] * 2
+    assert len({float(slot["loss_modules.0.weight.magnitudes"][0]) for slot in memory.values()}) == 2
     first = build()
     path = tmp_path / "half.ckpt"
     federate(first, tmp_path, rounds=2).save_checkpoint(path)
@@ -98,7 +98,7 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
 
     loss = EmbeddedLoss(Listening("own"), [two_numbers()])
     federate(make_gan(n_critic=1, generator_losses=[loss]), tmp_path, rounds=1)
-    assert turns == [0, None, 1, None, 2, None, 3, None, 4, None]
+    assert turns == [0, None, 1, None]
     turns.clear()
     data = FederatedDataModule(Digits(), ByClass(), batch_size=8, iterations=3, seed=0)
     trainer = quiet_trainer(limit_val_batches=0, default_root_dir=tmp_path)

@@ -30,9 +30,19 @@ def gradients(module):
     return torch.cat([parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None])
 
 
-@pytest.mark.parametrize("dtype", ["bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize("loss", [WassersteinGP(), Hinge(), NonSaturating()])
-@pytest.mark.parametrize("separate", first_quick([None, False, True]))
+CASES = [
+    ("bf16-mixed", WassersteinGP(), None),
+    ("16-mixed", Hinge(), True),
+    ("16-mixed", WassersteinGP(), None),
+    ("bf16-mixed", WassersteinGP(), True),
+    ("16-mixed", Hinge(), None),
+    ("16-mixed", WassersteinGP(), False),
+    ("bf16-mixed", NonSaturating(), None),
+    ("bf16-mixed", NonSaturating(), False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "loss", "separate"), first_quick(CASES, of=2, several=True))
 def test_one_iteration_has_the_gradients_of_full_precision(dtype, loss, separate, tmp_path):
     """The generator's too, which needs the critic as it is after its step, not a copy of half precision from before.
 
@@ -99,7 +109,7 @@ def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_
         return module, train(module, tmp_path, epochs, ckpt_path=ckpt_path, **options)
 
     whole, _ = run(6)
-    rounds = [scales[10 * round : 10 * (round + 1)] for round in range(6)]
+    rounds = [scales[5 * round : 5 * (round + 1)] for round in range(6)]
     assert all(len(set(turns)) == 1 for turns in rounds)
     assert rounds[0][0] == 2.0**30 > rounds[1][0] > rounds[3][0]
     path = tmp_path / "half.ckpt"

@@ -126,13 +126,13 @@ def test_images_are_decoded_of_latents_that_are_not_bounded(name):
     seen = []
     decode = model.latent_space.decode
     model.latent_space.decode = lambda latents: seen.append(latents) or decode(latents)
-    images = model.sample(40, seeded(), steps=2)
+    images = model.sample(16, seeded(), steps=2)
     (latents,) = seen
-    assert latents.shape == (40, 2, 4, 4)
+    assert latents.shape == (16, 2, 4, 4)
     assert latents.abs().max() > 1.5
     assert torch.equal(images, decode(latents))
-    assert (images.shape, model.image_shape, model.latent_shape) == ((40, 1, 8, 8), (1, 8, 8), (2, 4, 4))
-    assert torch.allclose(model.sample(40, seeded(), steps=2, batch_size=7), images, atol=1e-5)
+    assert (images.shape, model.image_shape, model.latent_shape) == ((16, 1, 8, 8), (1, 8, 8), (2, 4, 4))
+    assert torch.allclose(model.sample(16, seeded(), steps=2, batch_size=7), images, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,7 +151,7 @@ def test_losses_of_examples_are_those_of_their_latents_modes(name):
 def test_neither_the_autoencoder_nor_the_average_travels(name, train):
     model = make(name, make_vae())
     before = {key: value.clone() for key, value in model.latent_space.state_dict().items()}
-    exchange = train(model, 1).strategy.exchange
+    exchange = train(model, 1, cohort_size=1).strategy.exchange
     assert {key.split(".")[0] for key in exchange.live} == {"network"}
     assert exchange.num_bytes == 4 * sum(parameter.numel() for parameter in model.network.parameters())
     assert all(torch.equal(value, before[key]) for key, value in model.latent_space.state_dict().items())
@@ -174,7 +174,7 @@ def test_a_checkpoint_and_a_shared_folder_need_no_file_of_the_autoencoder(name, 
     make_vae().save_pretrained(tmp_path / "vae")
     space = LatentSpace(str(tmp_path / "vae"), posterior="mode", chunk=5)
     model = make(name, space)
-    train(model, 1).save_checkpoint(tmp_path / "model.ckpt")
+    train(model, 1, cohort_size=1).save_checkpoint(tmp_path / "model.ckpt")
     save_pretrained(model, tmp_path / "shared")
     (tmp_path / "vae").rename(tmp_path / "moved")
     expected = model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)
@@ -219,7 +219,7 @@ def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_o
 
 
 def test_a_checkpoint_without_shift_and_scaling_is_refused(train, tmp_path):
-    train(make("flow", make_vae()), 1).save_checkpoint(tmp_path / "one.ckpt")
+    train(make("flow", make_vae()), 1, cohort_size=1).save_checkpoint(tmp_path / "one.ckpt")
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
     del checkpoint["state_dict"]["latent_space.shift_and_scaling"]
     torch.save(checkpoint, tmp_path / "old.ckpt")
@@ -258,24 +258,25 @@ def test_in_half_precision_latents_are_those_of_full(fit):
 
 def test_adapters_train_beside_it(train):
     model = make("flow", make_vae(), lora=LoRA(rank=2), ema_decay=None)
-    exchange = train(model, 1).strategy.exchange
+    exchange = train(model, 1, cohort_size=1).strategy.exchange
     assert exchange.shared.keys() == {name for name, _ in model.named_parameters() if "lora_" in name}
 
 
 def test_what_does_not_go_with_latents_is_told(train):
-    model = make("flow", make_vae())
+    vae = make_vae()
+    model, ddpm = make("flow", vae), make("ddpm", vae)
     with pytest.raises(ValueError, match="autoencoder"):
         model.likelihood(images_of(2))
     with pytest.raises(ValueError, match="dequantise"):
-        make("flow", make_vae(), dequantise=8)
+        make("flow", vae, dequantise=8)
     with pytest.raises(ValueError, match="keeps"):
-        make("ddpm", make_vae(), schedule=NoiseSchedule(timesteps=10))
-    assert make("ddpm", make_vae(), schedule="cosine").diffusion.schedule == NoiseSchedule("cosine", clip=False)
-    assert make("ddpm", make_vae(), schedule=None).diffusion.schedule == NoiseSchedule(clip=False)
+        make("ddpm", vae, schedule=NoiseSchedule(timesteps=10))
+    assert make("ddpm", vae, schedule="cosine").diffusion.schedule == NoiseSchedule("cosine", clip=False)
+    assert make("ddpm", vae, schedule=None).diffusion.schedule == NoiseSchedule(clip=False)
     with pytest.raises(ValueError, match="DDPMPipeline"):
-        make("ddpm", make_vae()).save_pretrained("nowhere")
+        ddpm.save_pretrained("nowhere")
     with pytest.raises(ValueError, match="generator"):
-        FewStepGenerator(make("ddpm", make_vae()), steps=2)
+        FewStepGenerator(ddpm, steps=2)
     with pytest.raises(ValueError, match="autoencoder"):
         model.training_step((torch.zeros(2, 1, 16, 16), torch.tensor([0, 1])), 0)
 

@@ -35,9 +35,15 @@ def save(folder, unet=None, scheduler=None):
     return folder
 
 
-@pytest.mark.parametrize("variance", first_quick(["fixed_small", "fixed_large"]))
-@pytest.mark.parametrize("kind", ["linear", "squaredcos_cap_v2"])
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+CASES = [  # the variance is of the schedule, not of the prediction
+    ("linear", "epsilon", "fixed_small"),
+    ("linear", "epsilon", "fixed_large"),
+    ("squaredcos_cap_v2", "v_prediction", "fixed_small"),
+    ("squaredcos_cap_v2", "v_prediction", "fixed_large"),
+]
+
+
+@pytest.mark.parametrize(("kind", "prediction", "variance"), first_quick(CASES, of=2, several=True))
 def test_a_folder_of_diffusers_draws_the_pipelines_images(tmp_path, kind, prediction, variance):
     settings = {"beta_schedule": kind, "prediction_type": prediction, "variance_type": variance}
     save(tmp_path, scheduler=DDPMScheduler(num_train_timesteps=10, **settings))

@@ -93,11 +93,10 @@ def test_a_generator_that_memorises_is_told_from_one_that_cannot() -> None:
     assert first.per_client[1] > 0.5
 
 
-@pytest.mark.parametrize("shift", [0.0, 1.5])
-def test_errors_are_the_spread_over_generated_sets(shift: float) -> None:
+def test_errors_are_the_spread_over_generated_sets() -> None:
     random = torch.Generator().manual_seed(3)
-    reference = AuthenticityReference.from_features([draw(60, random), draw(40, random, shift)])
-    scores = [reference.score(draw(50, random, shift / 2)) for _ in range(300)]
+    reference = AuthenticityReference.from_features([draw(60, random), draw(40, random, 1.5)])
+    scores = [reference.score(draw(50, random, 0.75)) for _ in range(300)]
     for key in ("avg", "all"):
         values = torch.tensor([score.values[key] for score in scores])
         errors = torch.tensor([score.errors[key] for score in scores])

@@ -69,7 +69,7 @@ def test_errors_are_those_of_the_classes_means_and_of_the_clients_own_classes():
 def test_errors_cover_the_spread_over_draws_of_both_sides():
     draws = torch.Generator().manual_seed(0)
     values, told = [], []
-    for _ in range(400):
+    for _ in range(250):
         labels = [torch.randint(2, (30,), generator=draws), torch.randint(2, (20,), generator=draws)]
         asked = torch.randint(2, (50,), generator=draws)
         angles = 0.3 + 0.2 * torch.rand(50, generator=draws) + asked * 0.5  # classes differ in their fit

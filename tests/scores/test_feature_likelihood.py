@@ -21,7 +21,8 @@ def draw(count: int, random: torch.Generator, shift: float = 0.0) -> Tensor:
 
 def normals(x: Tensor, centres: Tensor, log_variances: Tensor) -> Tensor:
     """Log-densities [n, m] of isotropic normals, by torch's own distribution."""
-    return torch.distributions.Normal(centres, (log_variances / 2).exp().unsqueeze(1)).log_prob(x.unsqueeze(1)).sum(2)
+    deviations = (log_variances / 2).exp().unsqueeze(1)
+    return torch.distributions.Normal(centres, deviations, validate_args=False).log_prob(x.unsqueeze(1)).sum(2)
 
 
 def plain_losses(centres: Tensor, train: Tensor, held_out: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def test_values_are_those_of_a_plain_implementation(count: int) -> None:
 def test_the_density_integrates_to_one() -> None:
     random = torch.Generator().manual_seed(1)
     density = AdaptiveDensity(*(torch.randn(count, 1, generator=random).double() for count in (20, 40)))
-    places = torch.linspace(-60, 60, 400_001, dtype=torch.float64)
+    places = torch.linspace(-60, 60, 100_001, dtype=torch.float64)
     total = torch.trapezoid(density.log_density(places.unsqueeze(1)).exp(), places)
     assert float(total) == pytest.approx(1, rel=1e-3)
 
@@ -109,7 +110,7 @@ def test_scales_of_features_order_and_constant_features_do_not_matter() -> None:
 
 def test_the_same_generated_set_has_the_same_bits_and_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     random = torch.Generator().manual_seed(3)
-    reference = FeatureLikelihoodReference.from_features([draw(60, random)], [draw(40, random)])
+    reference = FeatureLikelihoodReference.from_features([draw(60, random)], [draw(20, random)])
     made, smaller = draw(50, random), draw(20, random)
     first = reference.score(made).values
     reference.score(smaller)

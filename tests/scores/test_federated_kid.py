@@ -60,7 +60,8 @@ def test_fid_all_from_sums_is_that_of_concatenated_features() -> None:
 def test_kid_avg_is_exact_and_kid_all_within_the_stated_error(estimator) -> None:
     reference = KernelReference.from_features(CLIENTS, estimator=estimator)
     expected = reference.score(GENERATED, errors=False).values
-    found = [kid_from_messages(total(None, estimator), cubic(seed=seed)) for seed in range(20)]
+    messages = total(None, estimator)
+    found = [kid_from_messages(messages, cubic(seed=seed)) for seed in range(20)]
     for each in found:
         assert each.avg == pytest.approx(expected["avg"], rel=1e-13)
         assert each.all == each.avg - each.constant

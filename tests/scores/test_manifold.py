@@ -80,7 +80,7 @@ def test_points_on_a_line_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("block", first_quick([7, 64, 2048]))
+@pytest.mark.parametrize("block", [25, 2048])  # several blocks, of some clients with a rest, and one
 def test_counts_are_those_of_prdc(block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "BLOCK", block)
     made = GENERATED.to(dtype)
@@ -101,7 +101,7 @@ def test_counts_are_those_of_torch_fidelity(save_memory: bool) -> None:
 
 def test_counts_are_those_of_prdc_at_features_of_an_embedding() -> None:
     mixing = draw(256, 9, dim=256) * torch.logspace(0, -2, 256).unsqueeze(1)
-    real, made = ((draw(400, seed, dim=256) @ mixing).relu().float() for seed in (5, 6))
+    real, made = ((draw(250, seed, dim=256) @ mixing).relu().float() for seed in (5, 6))
     check([real], made, lambda part, _: compute_prdc(part.numpy(), made.numpy(), 5), strict=True)
 
 
@@ -112,9 +112,10 @@ def near_ties(count: int, seed: int, offset: int) -> Tensor:
     return lattice + torch.randint(0, 2, (count, 6), generator=generator) + offset
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("offset", [0, -(10**7)])
-@pytest.mark.parametrize("block", [16, 2048])
+@pytest.mark.parametrize(
+    ("block", "offset", "strict"),
+    [(32, 0, False), (32, -(10**7), True), (2048, 0, True), (2048, -(10**7), False)],
+)
 def test_near_ties_are_decided_exactly_far_from_the_origin_too(
     offset: int, strict: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +179,8 @@ def test_bounds_hold_the_exact_distance_between_them() -> None:
         exact = neighbours.exact_squares(x, i.flatten(), y, j.flatten()).view(200, 150)
         assert (low <= exact).all()
         assert (low + neighbours.widths(x, i, y, j, dtype) >= exact).all()
-        assert exact.numpy() == pytest.approx((x.features[:, None] - y.features).square().sum(2).numpy(), rel=1e-13)
+        expected = (x.features[:, None] - y.features).square().sum(2)
+        torch.testing.assert_close(exact, expected, rtol=1e-13, atol=0)
 
 
 def test_distances_of_a_pair_do_not_depend_on_the_others() -> None:
@@ -237,8 +239,8 @@ def without_each(images: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("tied", first_quick([False, True]))
 def test_errors_are_the_jackknife_exactly(strict: bool, tied: bool) -> None:
-    clients = [draw(16, 1, dim=2), draw(9, 2, 2, 1, dim=2), draw(14, 3, 0.5, dim=2)]
-    made, weights = draw(15, 4, 1.5, dim=2), [0.5, 0.2, 0.3]
+    clients = [draw(10, 1, dim=2), draw(7, 2, 2, 1, dim=2), draw(9, 3, 0.5, dim=2)]
+    made, weights = draw(11, 4, 1.5, dim=2), [0.5, 0.2, 0.3]
     if tied:
         clients, made = [part.round() for part in clients], made.round()
 

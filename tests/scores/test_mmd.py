@@ -31,7 +31,7 @@ def by_loop(x: torch.Tensor, y: torch.Tensor, kernel: Kernel, unbiased: bool) ->
     return float(within(x) + within(y) - 2 * kernel.block(x, y).mean())
 
 
-@pytest.mark.parametrize("block", [3, 16, 2048])
+@pytest.mark.parametrize("block", [9, 2048])  # several with a rest, and one
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 @pytest.mark.parametrize("estimator", ["u", "v"])
 def test_blocks_give_the_plain_formula(
@@ -64,8 +64,7 @@ def exact_u(x: torch.Tensor, y: torch.Tensor) -> tuple[Fraction, Fraction]:
     return sum((times * mean(block, within) for block, within, times in parts), Fraction()), sum(sizes, Fraction())
 
 
-@pytest.mark.parametrize("outlier", [1.0, 1e4, 1e6])
-@pytest.mark.parametrize("dim", [3, 8])  # by monomials and by pairs
+@pytest.mark.parametrize(("dim", "outlier"), [(3, 1e6), (8, 1e6), (3, 1.0), (8, 1e4)])  # by monomials and by pairs
 def test_an_outlier_costs_the_u_statistic_no_digits(dim: int, outlier: float) -> None:
     clients, generated = [draw(7, 1, dim=dim), draw(12, 2, dim=dim)], draw(15, 3, dim=dim)
     clients[0][3] *= outlier

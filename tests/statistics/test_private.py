@@ -32,9 +32,10 @@ def images(seed: int, count: int, dim: int = 5, scale: float = 0.5) -> torch.Ten
     return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale
 
 
-def change(x: torch.Tensor, y: torch.Tensor) -> float:
-    """L2 change of (sum x, sum x x^T) when y takes the place of x."""
-    return float((x - y).square().sum() + (torch.outer(x, x) - torch.outer(y, y)).square().sum()) ** 0.5
+def change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """L2 change of (sum x, sum x x^T) when y takes the place of x, for each of their rows [..., D]."""
+    outer = x.unsqueeze(-1) * x.unsqueeze(-2) - y.unsqueeze(-1) * y.unsqueeze(-2)
+    return ((x - y).square().sum(-1) + outer.square().sum((-2, -1))).sqrt()
 
 
 def test_the_sensitivity_by_hand() -> None:
@@ -48,15 +49,12 @@ def test_no_image_changes_the_sums_by_more_than_the_sensitivity_and_some_do(radi
     add_one = Privacy(1.0, 1e-5, radius, count="public").sensitivity
     replace_one = Privacy(1.0, 1e-5, radius, "replace", "public").sensitivity
     x = torch.tensor([radius, 0.0], dtype=torch.float64)
-    assert change(x, 0 * x) == pytest.approx(add_one)
+    assert float(change(x, 0 * x)) == pytest.approx(add_one)
     angles = torch.linspace(0, math.pi, 721, dtype=torch.float64)
-    found = [
-        change(a * x, b * radius * torch.stack([angle.cos(), angle.sin()]))
-        for angle in angles
-        for a, b in ((1.0, 1.0), (1.0, 0.7), (0.4, 0.9))
-    ]
+    around = radius * torch.stack([angles.cos(), angles.sin()], 1)
+    found = [change(a * x, b * around).max() for a, b in ((1.0, 1.0), (1.0, 0.7), (0.4, 0.9))]
     assert max(found) <= replace_one * (1 + 1e-12)
-    assert max(found) == pytest.approx(replace_one, rel=1e-4)
+    assert float(max(found)) == pytest.approx(replace_one, rel=1e-4)
     assert replace_one <= 2 * add_one
 
 
@@ -87,7 +85,7 @@ def noises(privacy: Privacy, draws: int, client: int = 0, seed: int | None = 0) 
 
 
 def test_the_noise_is_isotropic_in_the_norm_that_the_sensitivity_is_told_in() -> None:
-    found, sigma = noises(PRIVACY, 1000), PRIVACY.sigma
+    found, sigma = noises(PRIVACY, 700), PRIVACY.sigma
     assert sigma == pytest.approx(math.sqrt(91) * 3.7306, rel=1e-4)
     assert float(found["count"].std()) == pytest.approx(sigma, rel=0.08)
     assert float(found["sum"].std()) == pytest.approx(sigma, rel=0.04)

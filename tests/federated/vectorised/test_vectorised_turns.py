@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
@@ -23,7 +21,7 @@ from fedgen.models import DDPM, EDM, GAN, WGANGP, FlowMatching
 from fedgen.models.adversarial import Hinge, NonSaturating
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 from fedgen.models.optional_hooks import FunctionalStep
-from tests.federated.modules import Quadratic, make_data, make_quadratics, make_trainer, same, weights
+from tests.federated.modules import Quadratic, make_data, make_quadratics, make_trainer, same, strategy_of, weights
 from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, both, farthest, fit
 from tests.quick import first_quick
 
@@ -35,6 +33,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists a
 def seeded(make):
     torch.manual_seed(3)
     return make()
+
+
+@pytest.fixture(scope="module")
+def one_by_one():
+    """Three rounds of one optimizer."""
+    return fit(seeded(Alone), None)
 
 
 # ---- the strategy's settings, around small modules ----
@@ -52,11 +56,26 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", [Alone, Pair])
-@pytest.mark.parametrize("name", first_quick(SETTINGS, of=3))
+# optimizers' states are handled by the number of optimizers, the other settings apart from it
+CASES = [
+    ("keep", Pair),
+    ("keep", Alone),
+    ("reset", Alone),
+    ("average", Pair),
+    ("personal", Alone),
+    ("average", Alone),
+    ("local", Pair),
+    ("rules", Alone),
+    ("schedules", Pair),
+    ("compression", Pair),
+    ("uniform", Pair),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), first_quick(CASES, of=4, several=True))
 def test_turns_at_once_are_those_one_by_one(name, kind):
     """Weights, clients' optimizer states and tensors, counters, logs and counts of steps."""
-    one, many = both(seeded(kind), rounds=4, **copy.deepcopy(SETTINGS[name]))
+    one, many = both(seeded(kind), **copy.deepcopy(SETTINGS[name]))
     assert at_once(many).reason is None
     assert at_once(many).counts[1] > 0
     assert farthest(one, many) < (EXACT if name != "compression" else 1e-4)  # which rounds at random thresholds
@@ -80,17 +99,17 @@ def test_optimizers_step_and_are_kept_as_pytorch_steps_them(optimizer, options):
     assert farthest(one, many) < EXACT
 
 
-@pytest.mark.parametrize("algorithm", ["norm", "value"])
-def test_gradients_are_clipped_for_each_client_by_itself(algorithm):
-    settings = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": algorithm}
-    one, many = both(seeded(Alone), trainer=settings)
-    assert farthest(one, many) < EXACT
-    free = fit(seeded(Alone), ALWAYS).lightning_module.net.layers[0].weight
-    assert (one.lightning_module.net.layers[0].weight - free).abs().max() > 1e-4
+def test_gradients_are_clipped_for_each_client_by_itself():
+    free = fit(seeded(Alone), ALWAYS, rounds=1).lightning_module.net.layers[0].weight
+    for algorithm in ("norm", "value"):
+        settings = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": algorithm}
+        one, many = both(seeded(Alone), trainer=settings, rounds=1)
+        assert farthest(one, many) < EXACT
+        assert (one.lightning_module.net.layers[0].weight - free).abs().max() > 1e-4
 
 
 def test_in_single_precision_they_agree_to_its_rounding():
-    one, many = both(seeded(Pair), trainer={"precision": "32-true"}, optimizer_state="keep")
+    one, many = both(seeded(Pair), trainer={"precision": "32-true"}, optimizer_state="keep", rounds=2)
     assert 0 < farthest(one, many) < 1e-4
 
 
@@ -130,9 +149,9 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
         assert at_once(trainer).counts[1] > 0
         return module
 
-    whole = train(seeded(Pair), tmp_path / "whole", 5)
+    whole = train(seeded(Pair), tmp_path / "whole", 4)
     train(seeded(Pair), tmp_path / "part", 2)
-    resumed = train(seeded(Pair), tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt")
+    resumed = train(seeded(Pair), tmp_path / "part", 4, tmp_path / "part" / "epoch=1.ckpt")
     assert same(weights(whole), weights(resumed))
 
 
@@ -226,7 +245,7 @@ def test_with_memory_for_one_they_are_taken_one_by_one():
     assert found.counts == [5, 0]
 
 
-def test_out_of_memory_halves_their_number(monkeypatch, caplog):
+def test_out_of_memory_halves_their_number(one_by_one, monkeypatch, caplog):
     train, sizes = StackedClients.train, []
 
     def bounded(self, iterations):
@@ -240,7 +259,7 @@ def test_out_of_memory_halves_their_number(monkeypatch, caplog):
         many = fit(seeded(Alone), VectorisedTurns(5, always=True))
     assert sizes[:3] == [5, 2, 2]
     assert "out of memory; at most 2 clients' turns" in caplog.text
-    assert farthest(fit(seeded(Alone), None), many) < EXACT
+    assert farthest(one_by_one, many) < EXACT
 
 
 @pytest.mark.parametrize(("options", "said"), [({"clients": 1}, "at least two"), ({"memory": 0.0}, "give bytes")])
@@ -251,13 +270,10 @@ def test_settings_out_of_range_are_refused(options, said):
 
 @pytest.mark.parametrize("init_args", [{}, {"clients": 8, "memory": 2e9}])
 def test_a_recipe_names_them(init_args):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Trainer, "trainer", fail_untyped=False)
     name = "fedgen.federated.VectorisedTurns"
     settings = {"class_path": name, "init_args": init_args} if init_args else name
     strategy = {"class_path": "fedgen.FedAvgStrategy", "init_args": {"vectorised_turns": settings}}
-    trainer = {"strategy": strategy, "accelerator": "cpu", "devices": 1, "logger": False}
-    found = parser.instantiate(parser.parse_object({"trainer": trainer})).trainer.strategy
+    found = strategy_of({"strategy": strategy, "accelerator": "cpu"})
     assert found.vectorised_turns == VectorisedTurns(**init_args)
 
 
@@ -268,7 +284,7 @@ def test_a_recipe_names_them(init_args):
     ((1.0, 0.5), [2, 13], "3 clients at once take 0.5 of the time"),
     ((1.0, 2.0), [12, 3], "are taken one by one: 3 clients at once take 2 of the time"),
 ])  # fmt: skip
-def test_the_faster_way_is_kept_once_both_were_timed(monkeypatch, caplog, costs, counts, said):
+def test_the_faster_way_is_kept_once_both_were_timed(one_by_one, monkeypatch, caplog, costs, counts, said):
     """A clock by which a client's iteration takes so long, and nothing else takes time."""
     now = [0.0]
 
@@ -288,7 +304,7 @@ def test_the_faster_way_is_kept_once_both_were_timed(monkeypatch, caplog, costs,
         many = fit(seeded(Alone), VectorisedTurns())
     assert at_once(many).counts == counts
     assert said in caplog.text
-    assert farthest(fit(seeded(Alone), None), many) < EXACT
+    assert farthest(one_by_one, many) < EXACT
 
 
 # ---- the kit's models ----

@@ -74,7 +74,7 @@ def test_images_are_decoded_in_chunks():
 
 def test_a_vae_brings_the_moments_of_its_latents(tmp_path, fit):
     model, images = make_vae(), images_of(2)
-    fit(model, epochs=1)
+    fit(model, batches=1)
     model.moments.mean.fill_(0.5)
     model.moments.square.fill_(4.25)
     model.trainer.save_checkpoint(tmp_path / "vae.ckpt")

@@ -58,15 +58,15 @@ def write_pickle(path, case, by_hand=False, **changes):
     path.write_bytes(write_official(networks | changes, 3, by_hand=by_hand))
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_converted_networks_make_the_official_images(tmp_path, case, by_hand):
+def test_converted_networks_make_the_official_images(tmp_path, case):
     path = tmp_path / "ffhq.pkl"
-    write_pickle(path, case, by_hand)
-    found = read_official_networks(path)
-    styles = found.generator_ema.styles(case["in/z"], case.labels)
-    assert deviation(found.generator_ema.synthesize(styles, "const"), case["G/img_const_psi1"]) <= OUTPUTS
-    assert deviation(found.critic(case["in/real"], case.labels), case["D/logits_real"]) <= OUTPUTS
-    assert found.record == {"source": "ffhq.pkl", "augment_p": None, "training_set": {"resolution": 32}}
+    for by_hand in (False, True) if case.labels is None else (False,):  # the small set in both forms of a pickle
+        write_pickle(path, case, by_hand)
+        found = read_official_networks(path)
+        styles = found.generator_ema.styles(case["in/z"], case.labels)
+        assert deviation(found.generator_ema.synthesize(styles, "const"), case["G/img_const_psi1"]) <= OUTPUTS
+        assert deviation(found.critic(case["in/real"], case.labels), case["D/logits_real"]) <= OUTPUTS
+        assert found.record == {"source": "ffhq.pkl", "augment_p": None, "training_set": {"resolution": 32}}
 
 
 GIVEN = r"(b\d+|conv0|skip)\.resample_filter", r"(b\d+|conv1|skip)\.resample_filter"  # up in G, down in D
