@@ -173,7 +173,7 @@ def test_errors_are_the_spread_over_held_out_images_and_halves(held: int) -> Non
     random = torch.Generator().manual_seed(5)
     train, made = [draw(60, random), draw(40, random, 1.0)], draw(50, random, 0.3)
     scores = []
-    for seed in range(40):
+    for seed in range(25):
         held_out = [draw(held, random), draw(held, random, 1.0)]
         scores.append(FeatureLikelihoodReference.from_features(train, held_out, seed=seed).score(made))
     for key in ("avg", "all"):
