@@ -7,6 +7,7 @@ import yaml
 
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
+from fedgen.experiments.engine import arm_panels, study
 from fedgen.experiments.engine.trainings import Training
 from fedgen.seeds import isolated
 
@@ -31,6 +32,12 @@ TINY = {
         },
     },
 }
+
+
+def draw_unwritten(monkeypatch) -> None:
+    """Figures are drawn and not written from here on, which takes most of their time."""
+    for module in (study, arm_panels):
+        monkeypatch.setattr(module, "save_picture", lambda figure, path: path)
 
 
 def write_recipe(folder: Path, name: str = "quickstart.yaml") -> Path:
