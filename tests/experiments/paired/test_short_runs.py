@@ -19,7 +19,7 @@ from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
 from tests.experiments.paired.tiny_network import write_network
-from tests.experiments.tiny_runs import TINY, draw_unwritten
+from tests.experiments.tiny_runs import TINY, draw_unwritten, import_diffusers_once
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -102,6 +102,7 @@ def check_artifacts(numbers, folder, printed):
 
 
 def one_kind(monkeypatch):
+    import_diffusers_once(monkeypatch)
     return ["--kinds", "[ddpm]", "--recipes", str(RECIPES), "--embedding", "classifier-mnist5k"]
 
 
@@ -205,7 +206,11 @@ def small_flow(monkeypatch):
     recipe = yaml.safe_load(Path(quiet("flow_digits.yaml")).read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
-    recipe["model"]["init_args"]["times"] = "logit-normal"
+    recipe["model"]["init_args"] |= {
+        "times": "logit-normal",
+        "sampler": {"solver": "heun", "steps": 2, "denoise": True},
+    }
+    import_diffusers_once(monkeypatch)
     recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
     return ["--recipe", write("flow.yaml", recipe), "--seeds", "1"]
 
