@@ -1,9 +1,7 @@
 """The code of the README and of the pages beside it runs as written, only shorter; what they name exists."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 
 from fedgen.__main__ import main
 from fedgen.recipe.recipe_files import time_and_score
+from tests.launched import Imported, end
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -139,20 +138,19 @@ def test_the_table_of_where_to_run_it_has_commands_that_work_and_train_the_same(
     """As written, but for fewer rounds and images; the third is in tests/flower/test_engine.py."""
     monkeypatch.chdir(ROOT)
     assert [place for place, _ in PLACES] == ["one process", "several processes, GPUs or nodes"]
-    shorter = ["--trainer.max_epochs", "1", "--trainer.callbacks.num_images", "50"]
-    found = []
+    shorter = ["--trainer.max_epochs", "1", "--trainer.callbacks.num_images", "50", "--trainer.callbacks.page", "false"]
+    shorter += ["--trainer.callbacks.embeddings", "[pixels]"]
+    script, found = Imported("tests.training.fit_command"), []
     for number, (_, command) in enumerate(PLACES):
         program, *arguments = shlex.split(command)
         assert program == "fedgen"
         run = [*arguments, *shorter, "--trainer.default_root_dir", str(tmp_path / str(number))]
-        if number:  # Lightning starts the other process by this one's command
-            command = [sys.executable, "-W", "ignore", "-m", "fedgen", *run]
-            own = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            ended = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=300)
-            assert ended.returncode == 0, ended.stderr[-3000:]
+        if number:
+            end(script.start(*run, ranks=2))
         else:
             monkeypatch.setattr(sys, "argv", ["fedgen"])
             assert main(run) == 0
         found.append(torch.load(tmp_path / str(number) / "last.ckpt", weights_only=True)["state_dict"])
+    script.close()
     for name, tensor in found[0].items():  # Adam makes steps of the rounding in gradients that are 0
         torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=2e-3)

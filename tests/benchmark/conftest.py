@@ -3,6 +3,7 @@
 import pytest
 
 from fedgen.benchmark.suite import DATA
+from fedgen.experiments.engine import trainings
 from tests.benchmark.few_images import FEW
 
 
@@ -11,4 +12,12 @@ def few_images():
     """Fewer images of digits for a module's tests; processes that they start run `tests.benchmark.few_images`."""
     with pytest.MonkeyPatch.context() as changed:
         changed.setitem(DATA, "digits", FEW)
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Runs in forks, where `fedgen benchmark` starts processes that import all; costs are of the fork."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(trainings, "run_new_fit", trainings.run_fit)
         yield

@@ -1,12 +1,15 @@
-"""The suite `tiny` with a ninth of its images, as scoring is most of what it takes: `python -m` this for `fedgen`."""
+"""The suite `tiny` with a ninth of its images, scored in its small embeddings: scoring is most of what it takes.
+
+`python -m` this for `fedgen`.
+"""
 
 import sys
 from dataclasses import replace
 
 from fedgen.__main__ import main
-from fedgen.benchmark.suite import DATA
+from fedgen.benchmark.suite import DATA, DIGITS_NETWORK
 
-FEW = replace(DATA["digits"], num_images=100)
+FEW = replace(DATA["digits"], num_images=100, embeddings=(DIGITS_NETWORK, "pixels"))
 
 if __name__ == "__main__":
     DATA["digits"] = FEW

@@ -131,6 +131,7 @@ def test_what_cannot_be_entered_is_refused(path, said):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_pages_generator_is_trained_scored_and_ranked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", f"{Path(PAGE).parents[1]}:{tmp_path}")
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.PixelNormals"]) == 0
@@ -194,7 +195,9 @@ def test_an_entry_of_a_data_set_that_says_nothing_of_its_images_is_refused(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_pages_data_set_is_trained_scored_and_checked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fedgen.benchmark.own.MOST_IMAGES", 60)  # instead of 359
     monkeypatch.setenv("PYTHONPATH", f"{Path(PAGE).parents[1]}:{tmp_path}")
     task = "my_kit.FewDigits/by-class"
     cell = f"{task}/wgan-gp/fedavg"

@@ -24,6 +24,7 @@ from fedgen.benchmark.suite import (
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
 from fedgen.experiments.engine.trainings import fingerprint
+from tests.test_recipes import parser_of_recipes
 
 OFFLINE = [cell for suite in (TINY, SMALL) for cell in suite.cells]
 
@@ -104,14 +105,23 @@ def test_recipes_of_the_small_suites_stay_what_they_were():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", FULL.cells, ids=[cell.name for cell in FULL.cells])
-def test_recipes_of_the_full_suite_parse(cell, tmp_path, capsys, monkeypatch):
+def test_recipes_of_the_full_suite_fit_the_classes_that_they_name(cell):
+    recipe = cell.recipe()
+    assert recipe.pop("threads") == 1
+    settings = parser_of_recipes().parse_object(recipe)
+    assert settings.model.class_path.endswith(recipe["model"]["class_path"].rpartition(".")[2])
+    assert settings.trainer.max_epochs == cell.budget.rounds
+
+
+@pytest.mark.slow
+def test_a_recipe_of_the_full_suite_is_what_the_command_takes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fedgen"])
-    path = tmp_path / "cell.yaml"
-    path.write_text(yaml.safe_dump(cell.recipe()))
+    (tmp_path / "cell.yaml").write_text(yaml.safe_dump(FULL.cells[0].recipe()))
     with pytest.raises(SystemExit) as caught:
-        main(["fit", "--config", str(path), "--print_config"])
+        main(["fit", "--config", str(tmp_path / "cell.yaml"), "--print_config"])
     assert caught.value.code == 0
-    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == cell.recipe()["model"]["class_path"]
+    given = FULL.cells[0].recipe()["model"]["class_path"]
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
 def build(part):

@@ -1,11 +1,9 @@
 """A Python script started again: it goes on where it is told to, and never replaces what is there."""
 
 import os
+import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
@@ -16,6 +14,7 @@ from fedgen.evaluation import checkpoint_name, list_checkpoints, read_records
 from fedgen.evaluation.names import LAST
 from tests.callbacks.modules import Points, evaluation, fit
 from tests.federated.modules import make_data
+from tests.launched import Imported
 
 
 def contents(folder):
@@ -114,48 +113,30 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path,
     assert rounds_in(tmp_path) == [1]
 
 
-SCRIPT = """
-import sys, torch, lightning as L, fedgen
-from tests.callbacks.modules import Points, evaluation
-from tests.federated.modules import make_data
-
-trainer = L.Trainer(
-    strategy=fedgen.FedAvgStrategy(communication_interval=2), accelerator="cpu", enable_progress_bar=False,
-    callbacks=[evaluation(every_n_rounds=2), fedgen.RoundCheckpoint()],
-    max_epochs=int(sys.argv[2]), default_root_dir="mine", logger=False,
-)
-trainer.fit(Points(), make_data(held_out=0.25), ckpt_path=sys.argv[1] if sys.argv[1] != "None" else None)
-best = fedgen.select("mine", by="kid_all")[0]
-print("rounds", trainer.current_epoch, "best", best.round)
-"""
-
-
 @pytest.mark.slow
 def test_a_script_that_ctrl_c_stops_goes_on_and_one_that_does_not_say_so_is_refused(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    root = str(Path(__file__).parents[2])
-    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}}
-    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # which jobs in the background ignore
+    script = Imported("tests.callbacks.restarted")
 
     def start(*arguments):
-        return subprocess.run([sys.executable, "script.py", *arguments], capture_output=True, text=True, **options)
+        started = script.start(tmp_path, *arguments)
+        said, _ = started.communicate(timeout=300)
+        return started.returncode, said
 
-    first = subprocess.Popen(
-        [sys.executable, "script.py", "last", "100000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, **options
-    )
+    first = script.start(tmp_path, "last", 100_000)
     end = time.monotonic() + 120
     while not (tmp_path / "mine" / checkpoint_name(3)).exists() and time.monotonic() < end:
         time.sleep(0.05)
-    first.send_signal(signal.SIGINT)
+    os.kill(first.number(), signal.SIGINT)
     first.communicate(timeout=60)
     scored = (tmp_path / "mine" / "scores.jsonl").read_bytes()
-    refused = start("None", "100000")
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("FileExistsError: mine holds a run")
+    status, said = start("None", 100_000)
+    assert status == 1
+    assert re.search("^FileExistsError: mine holds a run", said, re.MULTILINE)
     assert (tmp_path / "mine" / "scores.jsonl").read_bytes() == scored
     rounds = str(max(rounds_in(tmp_path / "mine")) + 5)
     for _ in range(2):  # the second finds it finished
-        went_on = start("last", rounds)
-        assert went_on.returncode == 0, went_on.stderr
-        assert f"rounds {rounds} best" in went_on.stdout
+        status, said = start("last", rounds)
+        assert status == 0, said
+        assert f"rounds {rounds} best" in said
         assert (tmp_path / "mine" / "scores.jsonl").read_bytes().startswith(scored)
+    script.close()

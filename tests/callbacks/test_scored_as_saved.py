@@ -83,9 +83,10 @@ def in_order(first, callbacks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("make", [average, Mean])
-@pytest.mark.parametrize("keep", [RoundCheckpoint, saver])
+@pytest.mark.parametrize(  # every pair of two of the three is there
+    ("first", "make", "keep"),
+    [(True, average, RoundCheckpoint), (True, Mean, saver), (False, average, saver), (False, Mean, RoundCheckpoint)],
+)
 def test_recorded_scores_are_those_of_the_checkpoints(tmp_path, first, make, keep):
     callbacks = in_order(first, [make(), evaluation(at_start=keep is RoundCheckpoint)])
     module = Points()

@@ -26,6 +26,7 @@ from fedgen.scores.wasserstein import wasserstein
 from tests.trainers import quiet_trainer
 
 SIZES = (700, 900, 1300)  # a client of more images than features, so that FID's pool has a transport map
+CRITIC = {"hidden": 8, "batch_size": 64, "max_steps": 20}
 DONE = Counter()  # by kind of work, on this rank
 
 
@@ -103,7 +104,7 @@ def main(devices, folder):
     count(Pixels, "features", "images", lambda arguments: len(arguments[1]))
     count(InfluenceErrors, "visit", "traces", lambda arguments: len(arguments[1].members))
     count(wasserstein, "train_critic", "critics")
-    scores = ["fid", "kid", "precision", "coverage", "sw1", {"name": "w1", "max_steps": 20}]
+    scores = ["fid", "kid", "precision", "coverage", "sw1", {"name": "w1", **CRITIC}]
     evaluation = FederatedEvaluation(
         embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder
     )

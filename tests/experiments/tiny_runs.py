@@ -1,5 +1,6 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -7,9 +8,11 @@ import yaml
 
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
+from fedgen.experiments.engine import arm_panels, fit_process, study
 from fedgen.experiments.engine.trainings import Training
 from fedgen.seeds import isolated
 
+ROOT = Path(__file__).parents[2]
 TINY = {
     "trainer": {
         "accelerator": "cpu",
@@ -31,6 +34,18 @@ TINY = {
         },
     },
 }
+
+
+def import_diffusers_once(monkeypatch) -> None:
+    """Runs from here on are forks of a process that has imported diffusers, too."""
+    monkeypatch.setattr(fit_process, "MODULE", "tests.experiments.diffusion_server")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+def draw_unwritten(monkeypatch) -> None:
+    """Figures are drawn and not written from here on, which takes most of their time."""
+    for module in (study, arm_panels):
+        monkeypatch.setattr(module, "save_picture", lambda figure, path: path)
 
 
 def write_recipe(folder: Path, name: str = "quickstart.yaml") -> Path:

@@ -1,4 +1,4 @@
-"""`fedgen fit` for tests.launched.Imported, with all that it imports."""
+"""`fedgen` for tests.launched.Imported, with all that its training imports."""
 
 import signal
 import sys
@@ -10,10 +10,8 @@ import_kit()
 
 
 def run(arguments):
-    """A recipe's training in a folder, of so many rounds; ends as the command does."""
-    recipe, folder, rounds = arguments
+    """The command with its arguments; ends as it does."""
     # a shell's background jobs, tests among them, ignore Ctrl-C, and so would the run
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["fedgen", "fit", "--config", recipe]
-    sys.argv += ["--trainer.default_root_dir", folder, "--trainer.max_epochs", rounds]
+    sys.argv = ["fedgen", *arguments]
     sys.exit(main())

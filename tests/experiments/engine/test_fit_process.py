@@ -264,7 +264,7 @@ def outcome(folder):
 
 @pytest.mark.slow
 def test_a_trainings_numbers_are_those_of_a_process_of_its_own(tmp_path, monkeypatch):
-    evaluation = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"]}
+    evaluation = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"], "page": False}
     callback = {"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(yaml.safe_dump({**TINY, "trainer": {**TINY["trainer"], "callbacks": [callback]}}))

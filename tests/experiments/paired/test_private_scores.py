@@ -52,6 +52,8 @@ def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monk
     monkeypatch.setattr(experiment, "DIMS", (4, 8))
     monkeypatch.setattr(experiment, "SIZES", (8,))
     monkeypatch.setattr(experiment, "SKETCHES", (50, 200))
+    exact = measures.exactness(Toy(8, "flat", 2_000, seed=0))  # what is measured before the noise, small
+    monkeypatch.setattr(experiment, "exactness", lambda toy: exact)
     real, seen = measures.noise_bias, []
 
     def noise_bias(toy: Toy, draws: int):

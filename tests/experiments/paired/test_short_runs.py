@@ -10,6 +10,8 @@ import torch
 import yaml
 
 from fedgen.experiments.command import reproduce
+from fedgen.experiments.engine import trainings
+from fedgen.experiments.engine.trainings import component
 from fedgen.experiments.paired import distributed_fid_loss as distributed
 from fedgen.experiments.paired import fid_loss_artifacts as artifacts
 from fedgen.experiments.paired import privacy
@@ -17,13 +19,37 @@ from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
 from tests.experiments.paired.tiny_network import write_network
-from tests.experiments.tiny_runs import TINY
+from tests.experiments.tiny_runs import TINY, draw_unwritten, import_diffusers_once
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
+# runs' pages, tables and grids take as long as the training here, and are tested elsewhere
+QUIET = {"page": False, "report": False, "grid": 0}
+
+
+def quiet(name):
+    """A copy of a shipped recipe whose runs leave scores alone."""
+    recipe = yaml.safe_load((RECIPES / name).read_text())
+    (scored,) = recipe["trainer"]["callbacks"]
+    scored["init_args"] |= QUIET
+    recipe["trainer"]["logger"] = False
+    return write(name, recipe)
+
+
+def write(name, recipe):
+    Path(name).write_text(yaml.safe_dump(recipe))
+    return name
+
+
+def quiet_component(class_path, **options):
+    """A part of a recipe, as experiments put it together; evaluations are in pixels."""
+    quieter = {**QUIET, "embeddings": ["pixels"]} if class_path.endswith(".FederatedEvaluation") else {}
+    return component(class_path, **options | quieter)
+
+
 def digits(monkeypatch):
-    return ["--recipe", str(RECIPES / "wgan_gp_digits_fid.yaml"), "--rounds", "2", "--seed", "5", "--parallel", "2"]
+    return ["--recipe", quiet("wgan_gp_digits_fid.yaml"), "--rounds", "2", "--seed", "5", "--parallel", "2"]
 
 
 def check_digits(numbers, folder, printed):
@@ -43,8 +69,7 @@ def distributed_losses(monkeypatch):
     monkeypatch.setattr(distributed, "QUICK_TOY", few)
     recipe = copy.deepcopy(TINY) | {"threads": 1}
     recipe["model"]["init_args"]["n_critic"] = 1  # of two iterations a round, one is the generator's
-    Path("tiny.yaml").write_text(yaml.safe_dump(recipe))
-    return ["--recipe", "tiny.yaml"]
+    return ["--recipe", write("tiny.yaml", recipe)]
 
 
 def check_distributed(numbers, folder, printed):
@@ -66,7 +91,7 @@ def check_gans(numbers, folder, printed):
 def fewest_artifacts(monkeypatch):
     short = artifacts.Lengths(before=2, after=1, gan_every=2, removed_every=1, flow=1, flow_every=1, images=30)
     monkeypatch.setattr(artifacts, "QUICK", short)
-    return ["--recipes", str(RECIPES), "--parallel", "2"]
+    return ["--recipes", str(RECIPES), "--parallel", "2", "--embedding", "classifier-mnist5k"]
 
 
 def check_artifacts(numbers, folder, printed):
@@ -77,7 +102,8 @@ def check_artifacts(numbers, folder, printed):
 
 
 def one_kind(monkeypatch):
-    return ["--kinds", "[ddpm]", "--recipes", str(RECIPES)]
+    import_diffusers_once(monkeypatch)
+    return ["--kinds", "[ddpm]", "--recipes", str(RECIPES), "--embedding", "classifier-mnist5k"]
 
 
 def check_intervals(numbers, folder, printed):
@@ -117,9 +143,7 @@ def check_mmd2(numbers, folder, printed):
 
 
 def noise_and_privacy(monkeypatch):
-    recipe = yaml.safe_load((RECIPES / "wgan_gp_digits_private.yaml").read_text())
-    Path("private.yaml").write_text(yaml.safe_dump(recipe))
-    return ["--recipe", "private.yaml", "--noise", "[1.0]", "--runs", "runs"]
+    return ["--recipe", quiet("wgan_gp_digits_private.yaml"), "--noise", "[1.0]", "--runs", "runs"]
 
 
 def check_privacy(numbers, folder, printed):
@@ -153,7 +177,7 @@ def check_messages(numbers, folder, printed):
 
 
 def slow_and_fast(monkeypatch):
-    return ["--recipe", str(RECIPES / "quickstart.yaml"), "--seeds", "1"]
+    return ["--recipe", quiet("quickstart.yaml"), "--seeds", "1"]
 
 
 def check_asynchronous(numbers, folder, printed):
@@ -179,13 +203,16 @@ def check_compressed(numbers, folder, printed):
 
 
 def small_flow(monkeypatch):
-    recipe = yaml.safe_load((RECIPES / "flow_digits.yaml").read_text())
+    recipe = yaml.safe_load(Path(quiet("flow_digits.yaml")).read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
-    recipe["model"]["init_args"]["times"] = "logit-normal"
+    recipe["model"]["init_args"] |= {
+        "times": "logit-normal",
+        "sampler": {"solver": "heun", "steps": 2, "denoise": True},
+    }
+    import_diffusers_once(monkeypatch)
     recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
-    Path("flow.yaml").write_text(yaml.safe_dump(recipe))
-    return ["--recipe", "flow.yaml", "--seeds", "1"]
+    return ["--recipe", write("flow.yaml", recipe), "--seeds", "1"]
 
 
 def check_flow(numbers, folder, printed):
@@ -217,12 +244,15 @@ def test_a_quick_run_is_whole_and_prints_again_without_training(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    for module in (trainings, distributed):
+        monkeypatch.setattr(module, "component", quiet_component)
     command = [name, "--quick", "--output", "out", *options(monkeypatch)]
     assert reproduce(command) == 0
     first, folder = capsys.readouterr().out, tmp_path / "out"
     check(json.loads((folder / "results.json").read_text())["numbers"], folder, " ".join(first.split()))
     assert all((folder / figure).read_bytes().startswith(b"\x89PNG") for figure in figures)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}
+    draw_unwritten(monkeypatch)
     assert reproduce(command) == 0
     assert capsys.readouterr().out == first
     assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}

@@ -118,21 +118,7 @@ def test_class_images_are_of_one_class_as_many_each_and_disjoint_unless_asked(ru
 
 
 @pytest.mark.slow
-def test_a_picture_that_was_lost_comes_back_and_nothing_is_scored_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trainings.Training, "run", untrained)  # weights at random, and no training
-    recipes = write_recipe(tmp_path / "r")
-    options = {"embedding": "pixels", "intervals": (2,), "seeds": 1, "dealings": 1, "recipes": recipes}
-    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
-    (tmp_path / "out" / "wgan-gp-checkpoint.png").rename(tmp_path / "before.png")
-    monkeypatch.setattr(trainings.Training, "run", lambda training: training.folder)
-    monkeypatch.setattr(Scorers, "score", None)
-    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
-    assert (tmp_path / "out" / "wgan-gp-checkpoint.png").read_bytes() == (tmp_path / "before.png").read_bytes()
-
-
-@pytest.mark.slow
-def test_a_kind_may_be_left_out_and_another_is_refused(runs, tmp_path, monkeypatch):
+def test_a_kind_may_be_left_out_another_is_refused_and_a_lost_picture_comes_back(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings.Training, "run", untrained)
     recipes = write_recipe(tmp_path / "r")  # without a DDPM's
@@ -146,6 +132,12 @@ def test_a_kind_may_be_left_out_and_another_is_refused(runs, tmp_path, monkeypat
     write_recipe(recipes, "ddpm_digits.yaml")
     with pytest.raises(ValueError, match="settings"):
         perfect_generator(output=tmp_path / "out", **options)
+    (recipes / "ddpm_digits.yaml").unlink()
+    (tmp_path / "out" / "wgan-gp-checkpoint.png").rename(tmp_path / "before.png")
+    monkeypatch.setattr(trainings.Training, "run", lambda training: training.folder)
+    monkeypatch.setattr(Scorers, "score", None)  # nothing is scored again
+    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
+    assert (tmp_path / "out" / "wgan-gp-checkpoint.png").read_bytes() == (tmp_path / "before.png").read_bytes()
 
 
 def test_a_client_of_several_classes_is_named(runs):

@@ -27,9 +27,10 @@ def test_the_control_holds_the_same_images_so_all_is_the_same():
 
 
 @pytest.mark.slow
-def test_quick_takes_the_small_sizes_only():
+def test_quick_takes_the_small_sizes_only_and_what_one_size_cannot_show_is_not_said(capsys):
     experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5, 300), quick=True)
     assert list(json.loads(Path("out/results.json").read_text())["numbers"]["found"]) == ["5"]
+    assert "falls with their images" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -38,12 +39,6 @@ def test_quick_takes_the_small_sizes_only():
 def test_what_cannot_be_compared_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         experiment.sample_size(**{**DIGITS, **wrong})
-
-
-@pytest.mark.slow
-def test_what_one_size_cannot_show_is_not_said(capsys):
-    experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5,), quick=True)
-    assert "falls with their images" not in capsys.readouterr().out
 
 
 def test_outcomes_are_read_from_the_numbers():
