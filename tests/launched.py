@@ -58,10 +58,18 @@ class Imported:
             command = [sys.executable, "-W", "ignore", "-m", __name__, module, str(theirs.fileno())]
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
 
-    def start(self, *arguments, ranks=1):
-        """A run on so many processes, begun; torchrun would have started them with the same variables."""
+    def start(self, *arguments, ranks=1, launches=False, **variables):
+        """A run with environment variables, begun.
+
+        Args:
+            arguments: the script's.
+            ranks: processes that it has from the start; torchrun would have started them with the same variables.
+            launches: whether the first one starts another, as Lightning does for two devices: its own child.
+            variables: of the environment.
+        """
         output, written = os.pipe()
-        send_fds(self._calls, [json.dumps([ranks, *map(str, arguments)]).encode()], [written])
+        told = json.dumps([ranks, launches, variables, *map(str, arguments)])
+        send_fds(self._calls, [told.encode()], [written])
         os.close(written)
         return Forks(output)
 
@@ -115,11 +123,14 @@ def serve(script, calls):
         told, descriptors, *_ = recv_fds(calls, 2**16, 1)
         if not told:
             return
-        (output,), (ranks, *arguments) = descriptors, json.loads(told)
+        (output,), (ranks, launches, variables, *arguments) = descriptors, json.loads(told)
         if not os.fork():
             calls.close()
             become_fork(output)
+            os.environ.update(variables)
             fork_ranks(ranks)
+            if launches:
+                fork_ahead()
             script.run(arguments)
             return
         os.close(output)
@@ -147,6 +158,45 @@ def fork_ranks(number):
         if not os.fork():
             os.environ["LOCAL_RANK"] = str(rank)
             return
+
+
+def fork_ahead():
+    """Forks a child that waits until this process starts another one, and is that one: nothing is imported again."""
+    reads, writes = os.pipe()
+    if child := os.fork():
+        os.close(reads)
+
+        def take(command, env, cwd=None):
+            os.write(writes, json.dumps(env).encode())
+            os.close(writes)
+            return Child(child)
+
+        subprocess.Popen = take
+        return
+    os.close(writes)
+    with os.fdopen(reads) as told:
+        variables = told.read()
+    if not variables:  # the other has ended before
+        os._exit(0)
+    os.environ.clear()
+    os.environ.update(json.loads(variables))
+
+
+class Child:
+    """A child of this process, as `subprocess.Popen` gives one."""
+
+    def __init__(self, number):
+        self.pid, self.returncode = number, None
+
+    def poll(self):
+        if self.returncode is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if found else None
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Trainings whose modules exchange values between processes in their steps, as a script.
 
-`python -m tests.federated.collective_runs trains DEVICES FOLDER` trains each module on 2, 3 and 5 clients. Rank 0
+`python -m tests.federated.collective_runs trains DEVICES FOLDER` trains modules on clients as `TRAINED` says. Rank 0
 writes its final weights, FOLDER/NAME-CLIENTS.pt; every rank writes what `Asks` was answered, FOLDER/asked-RANK.pt.
 `ends DEVICES FOLDER WHERE` does not end by itself: turns of the second round wait, as one of `WAITS` does.
 """
@@ -24,7 +24,6 @@ from tests.federated.modules import Quadratic, make_quadratics
 from tests.foreign.contrastive import DINO
 from tests.trainers import quiet_trainer
 
-CLIENTS = (2, 3, 5)
 SIZES = (8, 4, 12, 8, 4)  # examples; batches of 4
 answers = []  # (hook, what torch.distributed and Lightning say there)
 
@@ -53,6 +52,10 @@ class Synchronised(L.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1 * self.trainer.world_size)
+
+
+# fewer clients than three processes, as many, and more; who trains where is the same of every module
+TRAINED = [*((Synchronised, clients) for clients in (2, 3, 5)), (DINO, 5)]
 
 
 class Asks(Quadratic):
@@ -119,15 +122,14 @@ def fit(module, data, devices, folder, interval=3, rounds=3):
 
 
 def train(devices, folder):
-    for clients in CLIENTS:
-        for kind in (DINO, Synchronised):
-            torch.manual_seed(0)
-            module = kind()
-            name = f"{kind.__name__}-{clients}"
-            data = FederatedDataModule(pictures(clients), Natural(), 4, held_out=0.0, seed=1)
-            trainer = fit(module, data, devices, folder / name)
-            if trainer.is_global_zero:
-                torch.save(module.state_dict(), folder / f"{name}.pt")
+    for kind, clients in TRAINED:
+        torch.manual_seed(0)
+        module = kind()
+        name = f"{kind.__name__}-{clients}"
+        data = FederatedDataModule(pictures(clients), Natural(), 4, held_out=0.0, seed=1)
+        trainer = fit(module, data, devices, folder / name)
+        if trainer.is_global_zero:
+            torch.save(module.state_dict(), folder / f"{name}.pt")
     quadratics = make_quadratics(((1.0, 0.0), (3.0, 4.0), (1.0, 2.0)), (2, 2, 2))
     trainer = fit(Asks(), quadratics, devices, folder / "asks", rounds=1)
     torch.save(answers, folder / f"asked-{trainer.global_rank}.pt")

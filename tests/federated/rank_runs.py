@@ -300,8 +300,13 @@ CONFIGURATIONS = {
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
-# three processes train only the small modules: with a client each, networks add nothing to what two processes show
-SPREAD = tuple(name for name in CONFIGURATIONS if name not in PICTURED)
+# What three processes show and two do not: a process without a client in a round, one that alone has what others must
+# hear of, and state of clients, updates and losses gathered from more than one other. Rules that differ in what one
+# process does with its clients, and networks, add nothing.
+SPREAD = (
+    *("sgd", "adam", "personal", "fails", "few", "nobody", "shifts", "median", "fair"),
+    *("scaffold", "ditto", "sparse", "stateful", "fills"),
+)
 RESUMED = ("personal", "continuing", "adam-average", "scaffold", "ditto", "sparse")
 
 
@@ -328,10 +333,9 @@ def places_and_names():
     return place, names
 
 
-def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
-    """All configurations that so many processes train, or those of `RESUMED` of which another folder has runs, from a
-    checkpoint of each."""
-    resumed = [] if resume_from is None else [name for name in RESUMED if (Path(resume_from) / name).exists()]
+def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt", *names):
+    """All configurations that so many processes train, or some of which another folder has runs, from a checkpoint."""
+    resumed = [] if resume_from is None else names
     for name in resumed or places_and_names()[1] or (CONFIGURATIONS if devices < 3 else SPREAD):
         start = Path(resume_from) / name / checkpoint if resumed else None
         ranks.dist = counted = Counted()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.ranks import SHORT
-from tests.federated.collective_runs import CLIENTS
+from tests.federated.collective_runs import TRAINED
 from tests.launched import Imported, end
 
 SCRIPT = "tests.federated.collective_runs"
@@ -24,10 +24,11 @@ def runs(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize(("kind", "centre"), [("DINO", "criterion.center"), ("Synchronised", "center")])
-def test_a_module_that_exchanges_in_its_steps_is_that_of_one_process(runs, kind, centre, clients, devices):
-    one, several = (torch.load(runs[number] / f"{kind}-{clients}.pt", weights_only=True) for number in (1, devices))
+@pytest.mark.parametrize(("kind", "clients"), TRAINED)
+def test_a_module_that_exchanges_in_its_steps_is_that_of_one_process(runs, kind, clients, devices):
+    files = [runs[number] / f"{kind.__name__}-{clients}.pt" for number in (1, devices)]
+    one, several = (torch.load(file, weights_only=True) for file in files)
+    centre = {"DINO": "criterion.center", "Synchronised": "center"}[kind.__name__]
     assert one[centre].abs().max() > 0.01
     assert one[centre].dtype == torch.float64
     for name, value in one.items():

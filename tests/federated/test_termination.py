@@ -18,7 +18,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import broadcast_sigterm
 from fedgen.federated.lightning.one_or_many import end_on_sigterm
 from tests.federated.modules import Quadratic, make_quadratics
-from tests.launched import start
+from tests.launched import Imported
 from tests.trainers import quiet_trainer
 
 SCRIPT = "tests.federated.collective_runs"
@@ -166,40 +166,68 @@ def test_sigterm_to_a_fork_ends_the_fork_alone(tmp_path):
 
 
 def children(process):
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+    with open(f"/proc/{process}/task/{process}/children") as file:
         return [int(number) for number in file.read().split()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("devices", "where", "who", "status"),
-    [
-        (1, "long turn", "first", 0),
-        (1, "outside python", "first", 143),
-        (2, "long turn", "first", 0),
-        (2, "own group", "first", 143),
-        (2, "own group", "second", None),
-        (2, "own group", "all", None),
-        (2, "outside python", "second", None),
-    ],
-)
-def test_sigterm_ends_every_process_within_ten_seconds(devices, where, who, status, tmp_path):
-    """The status is that of the first process; None where it depends on who finds out first that another has ended."""
-    process = start(SCRIPT, "ends", devices, tmp_path, where)
-    waiting = 1 if where == "own group" else devices
-    while waiting > 0:
-        line = process.stdout.readline()
-        assert line, "it ended before"
-        waiting -= line.count("waits")
+# processes, where they wait, who is sent the signal, and the status of the first one; None where it depends on who
+# finds out first that another has ended
+CASES = [
+    (1, "long turn", "first", 0),
+    (1, "outside python", "first", 143),
+    (2, "long turn", "first", 0),
+    (2, "own group", "first", 143),
+    (2, "own group", "second", None),
+    (2, "own group", "all", None),
+    (2, "outside python", "second", None),
+]
+
+
+def signalled(runs):
+    """Has runs told to end whose processes all wait.
+
+    Args:
+        runs: {case: processes}.
+
+    Returns:
+        {case: what they said, the first one's status, and the seconds until all of a run had ended}.
+    """
+    for (devices, where, _, _), run in runs.items():
+        run.until(r"waits(?s:.*waits)" if devices == 2 and where != "own group" else "waits")
     time.sleep(0.5)  # from the word to the wait
-    others = children(process)
-    assert len(others) == devices - 1
-    for number in {"first": [process.pid], "second": others, "all": [process.pid, *others]}[who]:
-        os.kill(number, signal.SIGTERM)
-    begun = time.monotonic()
-    said, _ = process.communicate(timeout=60)  # until the last one has closed its end
-    assert time.monotonic() - begun < 10
-    if status is not None:
-        assert process.returncode == status, said[-3000:]
+
+    def end(case):
+        (_, _, who, _), run = case, runs[case]
+        others = children(run.number())
+        assert len(others) == case[0] - 1
+        for number in {"first": [run.number()], "second": others, "all": [run.number(), *others]}[who]:
+            os.kill(number, signal.SIGTERM)
+        begun = time.monotonic()
+        said, _ = run.communicate(timeout=60)  # until the last one has closed its end
+        return case, (said, run.returncode, time.monotonic() - begun)
+
+    killed = [case for case in runs if case[3] == 143 or case[1] == "outside python"]  # which takes seconds and no work
+    with ThreadPoolExecutor(len(killed)) as pool:
+        found = dict(pool.map(end, killed))
+    return found | dict(end(case) for case in runs if case not in killed)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What came of all cases, which wait at the same time, and the folders of their checkpoints."""
+    script, folders = Imported(SCRIPT), {case: tmp_path_factory.mktemp("ends") for case in CASES}
+    runs = {case: script.start("ends", case[0], folders[case], case[1], launches=case[0] == 2) for case in CASES}
+    found = signalled(runs)
+    script.close()
+    return {case: (*found[case], folders[case]) for case in CASES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sigterm_ends_every_process_within_ten_seconds(case, ended):
+    said, returncode, seconds, folder = ended[case]
+    assert seconds < 10
+    if (status := case[-1]) is not None:
+        assert returncode == status, said[-3000:]
         assert ("still busy: it is killed" in said) == (status == 143)
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 0
+    assert torch.load(folder / "last.ckpt", weights_only=True)["epoch"] == 0

@@ -3,9 +3,11 @@
 import copy
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+from jsonargparse import Namespace
 
 from fedgen.training.fit import FedgenCLI
 
@@ -18,8 +20,50 @@ def parsed_before():
     return {}
 
 
-@pytest.fixture(autouse=True)
-def parsed_once(parsed_before, monkeypatch):
+class Places:
+    """The files and folders of tests that settings name, in order; for others that name them alike, others are put in.
+
+    Args:
+        root: folder of all tests.
+    """
+
+    def __init__(self, root):
+        self.root, self.found = str(root), []
+
+    def take(self, value):
+        """Settings with numbers for places."""
+        if isinstance(value, dict):
+            return {key: self.take(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.take, value))
+        if not isinstance(value, (str, Path)) or not str(value).startswith(self.root):
+            return value
+        if str(value) not in self.found:
+            self.found.append(str(value))
+        return type(value)(self._numbered(self.found.index(str(value))))
+
+    def put(self, value):
+        """Parsed settings with places for numbers, in place."""
+        if isinstance(value, (Namespace, dict)):
+            parts = vars(value) if isinstance(value, Namespace) else value
+            parts.update({key: self.put(part) for key, part in parts.items()})
+        elif isinstance(value, (list, tuple)):
+            return type(value)(map(self.put, value))
+        elif isinstance(value, (str, Path)) and str(value) in self._numbers:
+            return type(value)(self._numbers[str(value)])
+        return value
+
+    @property
+    def _numbers(self):
+        return {self._numbered(number): place for number, place in enumerate(self.found)}
+
+    @staticmethod
+    def _numbered(number):
+        return f"/the place of number {number}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def parsed_once(parsed_before, tmp_path_factory):
     """Equal settings are parsed once; models, data, trainers and strategies are made anew for every message."""
     set_up, parse = FedgenCLI.setup_parser, FedgenCLI.parse_arguments
 
@@ -30,14 +74,23 @@ def parsed_once(parsed_before, monkeypatch):
         self.parser = parsed_before["parser"]
 
     def parse_once(self, parser, args):
-        key = repr(args)
-        if not isinstance(args, dict) or key not in parsed_before:
-            parse(self, parser, args)
+        if not isinstance(args, dict):
+            return parse(self, parser, args)
+        places = Places(tmp_path_factory.getbasetemp())
+        plain = places.take(args)
+        key = repr(plain)
+        if key not in parsed_before:
+            try:
+                parse(self, parser, plain)
+            except (Exception, SystemExit):
+                return parse(self, parser, args)  # whose error names the places
             parsed_before[key] = self.config
-        self.config = copy.deepcopy(parsed_before[key])
+        self.config = places.put(copy.deepcopy(parsed_before[key]))
 
-    monkeypatch.setattr(FedgenCLI, "setup_parser", set_up_once)
-    monkeypatch.setattr(FedgenCLI, "parse_arguments", parse_once)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FedgenCLI, "setup_parser", set_up_once)
+        patch.setattr(FedgenCLI, "parse_arguments", parse_once)
+        yield
 
 
 @pytest.fixture(scope="module")

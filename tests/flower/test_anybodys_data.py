@@ -58,8 +58,7 @@ def write(path, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or_not(tmp_path, workers):
+def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or_not(tmp_path):
     scans = write_scans(tmp_path / "clients", SIZES)
     reading = {
         "collate_fn": f"{KIT}.to_pair",
@@ -71,7 +70,8 @@ def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or
     simulated["trainer"]["default_root_dir"] = str(tmp_path / "simulated")
     train(FedgenCLI(args=simulated))
     nodes = [{"data-path": str(scans / name), "state-path": str(tmp_path / f"state-{name}")} for name in "abc"]
-    nodes[1]["data-config"] = write(tmp_path / "b.yaml", {"num_workers": workers})
+    for workers, name in enumerate("bc"):
+        nodes[1 + workers]["data-config"] = write(tmp_path / f"{name}.yaml", {"num_workers": workers})
     found = deployed(settings, tmp_path, nodes)
     same_weights(read(tmp_path / "simulated"), found)
     ours, theirs = (

@@ -43,7 +43,7 @@ def node_of(number, change=None, stage=-1, weight=1, factor=1):
 
 
 def mean_of(nodes):
-    return secure_mean(Loopback(nodes), {node: ([np.zeros(1)], b"", 1) for node in nodes}, 0, 1.0)
+    return secure_mean(Loopback(nodes), {node: ([np.zeros(1)], b"", 1) for node in nodes}, 0, 0.05)
 
 
 def with_parts(**parts):
