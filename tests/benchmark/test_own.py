@@ -3,7 +3,7 @@
 import importlib
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,11 @@ from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.leaderboard import read_all, standings_of
 from fedgen.benchmark.own import find_own
-from fedgen.benchmark.suite import SMALL, TINY, OwnClass, OwnImages
+from fedgen.benchmark.suite import DATA, SMALL, TINY, OwnClass, OwnImages
 from fedgen.evaluation import ScoreRecord
 from fedgen.experiments.engine.trainings import fingerprint
 from tests.benchmark.entry_files import FEDERATED, make_form, write_form
+from tests.benchmark.few_images import FEW
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark-own.md"
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -150,6 +151,12 @@ def test_the_pages_generator_is_trained_scored_and_ranked_by_its_two_commands(ki
     assert "my_kit.PixelNormals" in (folder / "leaderboard.html").read_text()
 
 
+@pytest.fixture
+def suites_embeddings(monkeypatch):
+    """Entries of the suite are scored in those of all its data sets, one's own too."""
+    monkeypatch.setitem(DATA, "digits", replace(FEW, embeddings=TINY.cells_with(DIGITS)[0].data_part.embeddings))
+
+
 def own_data_form(**images):
     """An entry of the page's data set, with what it says of the images changed."""
     cell = TINY.cells_with(DIGITS)[0]
@@ -166,6 +173,7 @@ def own_data_form(**images):
     return {**form, "own": {"class_path": "my_kit.FewDigits", "slot": "data", "images": asdict(DIGITS.images) | images}}
 
 
+@pytest.mark.usefixtures("suites_embeddings")
 def test_entries_of_a_data_set_are_checked_without_its_class_and_stand_apart_from_the_suites(tmp_path):
     paths = [write_form(tmp_path, form) for form in (make_form(), own_data_form())]
     entries, refused = read_all(paths)
@@ -174,6 +182,7 @@ def test_entries_of_a_data_set_are_checked_without_its_class_and_stand_apart_fro
     assert [standing.ranks(standing.entries[0]) for standing in standings_of(entries)] == [(1, 1), (1, 1)]
 
 
+@pytest.mark.usefixtures("suites_embeddings")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -187,6 +196,7 @@ def test_what_an_entry_says_of_its_images_is_what_its_recipe_does(change, said, 
         check(read_entry(write_form(tmp_path, own_data_form(**change))))
 
 
+@pytest.mark.usefixtures("suites_embeddings")
 def test_an_entry_of_a_data_set_that_says_nothing_of_its_images_is_refused(tmp_path):
     form = own_data_form()
     del form["own"]["images"]
