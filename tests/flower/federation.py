@@ -18,6 +18,15 @@ from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
 EAGER = (sys.executable, "-W", "ignore", "-m", "tests.flower.eager_supernode")  # starts a node that waits less
+CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
+# Flower's command for each of many keys, in one process: importing it takes seconds
+REGISTER = """
+import sys
+from flwr.cli.app import app
+
+for key in sys.argv[1:]:
+    app(["supernode", "register", key, "here"], standalone_mode=False)
+"""
 
 
 def free_port():
@@ -38,6 +47,7 @@ def environment_in(folder, *packages):
     paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
     here = str(Path(__file__).parent.parent.parent)
     own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    own["FLWR_DISABLE_UPDATE_CHECK"] = "1"
     own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # seconds, not 1: every message waits for it
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return {**kept, "PATH": paths, "PYTHONPATH": os.pathsep.join([here, *map(str, packages)]), "NO_COLOR": "1", **own}
@@ -70,7 +80,8 @@ class Federation:
         self.start_superlink(*self.superlink)
         for name in self.clients:
             self.make_key(name)
-            self.flwr("supernode", "register", str(self.folder / f"{name}.key.pub"), "here")
+        self.register(*self.clients)
+        for name in self.clients:
             self.start_node(name, *self.nodes.get(name, ()))
         return self
 
@@ -81,6 +92,12 @@ class Federation:
     def make_key(self, name):
         """A node's key pair."""
         make_key(self.folder / f"{name}.key")
+
+    def register(self, *names):
+        """Has the SuperLink take nodes by their keys."""
+        self._ended(
+            sys.executable, "-W", "ignore", "-c", REGISTER, *(self.folder / f"{name}.key.pub" for name in names)
+        )
 
     def start_superlink(self, *command):
         """By Flower's command, or by another one that takes its options."""
@@ -119,12 +136,7 @@ class Federation:
 
     def flwr(self, *arguments, timeout=300):
         """A command of Flower's, to its end; what it printed."""
-        command = [str(BIN / "flwr"), *arguments]
-        done = subprocess.run(
-            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout
-        )
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        return self._ended(BIN / "flwr", *arguments, timeout=timeout)
 
     def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
@@ -134,6 +146,17 @@ class Federation:
     def log(self, name):
         path = self.folder / f"{name}.log"
         return path.read_text() if path.exists() else ""
+
+    def connections(self, name):
+        """How often the SuperLink has taken a node."""
+        return self.log(name).count(CONNECTED)
+
+    def _ended(self, *command, timeout=300):
+        """What a command printed; it must have ended well."""
+        options = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
+        done = subprocess.run([*map(str, command)], timeout=timeout, **options)
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
 
     def _start(self, name, *command):
         arguments = [str(BIN / str(command[0])), *map(str, command[1:])]

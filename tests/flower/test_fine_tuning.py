@@ -3,6 +3,7 @@
 import csv
 import logging
 import shutil
+from functools import cache
 
 import pytest
 from flwr.app import Message as FlowerMessage
@@ -34,6 +35,12 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("clients"), SIZES)
 
 
+@pytest.fixture(scope="module")
+def simulated(images, tmp_path_factory):
+    """The simulation's last checkpoint, by form."""
+    return cache(lambda form: simulate(fine_tuning(form), images, tmp_path_factory.mktemp(form)))
+
+
 @pytest.fixture
 def heard(monkeypatch):
     """Every reply that reaches the server."""
@@ -44,12 +51,10 @@ def heard(monkeypatch):
 
 
 @pytest.mark.parametrize("form", first_quick(FORMS))
-def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, tmp_path):
-    settings = fine_tuning(form)
-    simulated = simulate(settings, images, tmp_path / "simulated")
-    deployed, grid = deploy(settings, images, tmp_path / "deployed")
-    same_weights(simulated, deployed)
-    assert deployed["traffic"] == simulated["traffic"]
+def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, simulated, images, tmp_path):
+    deployed, grid = deploy(fine_tuning(form), images, tmp_path / "deployed")
+    same_weights(simulated(form), deployed)
+    assert deployed["traffic"] == simulated(form)["traffic"]
     assert deployed["traffic"]["up"] > 0
     asked = {"exact": [LOSS] * 2, "message": [LOSS] * 3, "local": ["train"]}[form]
     assert all(node.calls == ["query", *asked] for node in grid.nodes.values())
@@ -124,11 +129,11 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_sums(form, images, tmp_path, heard):
-    settings = fine_tuning(form)
-    simulated = simulate(settings, images, tmp_path / "simulated")
-    deployed, grid = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
-    same_weights(simulated, deployed, atol=2e-6)
+def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_sums(
+    form, simulated, images, tmp_path, heard
+):
+    deployed, grid = deploy(fine_tuning(form), images, tmp_path / "deployed", config=HIDDEN)
+    same_weights(simulated(form), deployed, atol=2e-6)
     exchanges = {"exact": 2, "message": 3, "local": 1}[form]
     assert all(node.calls == ["query", *["train"] * 4 * exchanges] for node in grid.nodes.values())
     masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
@@ -142,15 +147,14 @@ def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_
         assert deployed["traffic"]["up"] == 2 * 3 * BYTES * (2 * (1 + 8 * 64) + 2 * 128)
     if form == "local":
         counters = 3 * 2 * 8  # of three clients' batch norms, which do not travel under masks
-        assert deployed["traffic"]["up"] == 2 * (simulated["traffic"]["up"] - counters)  # of float32
+        assert deployed["traffic"]["up"] == 2 * (simulated(form)["traffic"]["up"] - counters)  # of float32
 
 
 @pytest.mark.slow
-def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, monkeypatch):
-    simulated = simulate(fine_tuning("exact"), images, tmp_path / "simulated")
+def test_a_range_that_cuts_off_is_asked_again(simulated, images, tmp_path, monkeypatch):
     monkeypatch.setattr("fedgen.flower.server.asked_clients.FIRST", 1e-9)
     deployed, grid = deploy(fine_tuning("exact"), images, tmp_path / "deployed", config=HIDDEN)
-    same_weights(simulated, deployed)
+    same_weights(simulated("exact"), deployed)
     assert all(node.calls.count("train") == 4 * 3 for node in grid.nodes.values())
 
 
@@ -300,7 +304,7 @@ def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing came from any client:UserWarning")
-def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, monkeypatch):
+def test_a_question_that_nobody_answers_is_asked_again(simulated, images, tmp_path, monkeypatch):
     settings, pull, cut = fine_tuning("exact"), Loopback.pull_messages, []
 
     def lost(self, message_ids):
@@ -315,7 +319,7 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, monkeyp
     monkeypatch.setattr("fedgen.flower.server.connection.AGAIN", 0.01)
     found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.3, "wait": 20.0})
     assert all(node.calls.count(LOSS) == 3 for node in grid.nodes.values())
-    same_weights(simulate(settings, images, tmp_path / "simulated"), found)
+    same_weights(simulated("exact"), found)
 
 
 @pytest.mark.parametrize("since", first_quick([0, 1, 2]))
