@@ -132,8 +132,7 @@ def free_memory(error: BaseException) -> None:
 def log_remarks(entries: Sequence[Entry]) -> None:
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-    said = [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]
-    if said:
+    if said := [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]:
         rank_zero_info(f"round {entries[0]['round']}: {'; '.join([*said, *_rest(len(entries))])}")
 
 

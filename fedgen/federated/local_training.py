@@ -103,7 +103,8 @@ class LocalTraining:
             self._replace(module, "optimizer_step", _plain_step)
         loop = self._trainer.fit_loop.epoch_loop  # which would read the signature of `training_step` for each turn
         arguments = tuple(getattr(loop, STEP_ARGUMENTS)({}, None, 0))  # a private method
-        self._replace(loop, STEP_ARGUMENTS, lambda none, *values: dict(zip(arguments, values)))
+        self._replaced.append((loop, STEP_ARGUMENTS, None))
+        vars(loop)[STEP_ARGUMENTS] = lambda none, *values: dict(zip(arguments, values))
         for callback in self._trainer.callbacks:
             for name in BATCH_HOOKS:
                 if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):

