@@ -224,5 +224,5 @@ def read_left_out(folder: str | Path) -> list[Entry]:
     except ValueError as error:  # also bytes that are not UTF-8
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
     if end or not entries or not conforms(entries, list[AnyEntry]):
-        raise ValueError(f"{path} is damaged: it holds more than clients left out, or half a line; remove it")
+        raise ValueError(f"{path} is damaged: it holds other things than clients left out, or half a line; remove it")
     return entries
