@@ -33,6 +33,7 @@ from benchmarks.report import report
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
+from fedgen.flower.client.local_data import KeptImages, LocalDataModule
 from tests.flower.federation import Federation
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import IMAGES, write_images
@@ -71,14 +72,15 @@ def deployed(rounds: int, folder: Path) -> bool:
 
 
 class Timed(Node):
-    """A node of a loopback that counts the processor seconds of its turns."""
+    """A node of a loopback that counts the processor seconds of its turns, and keeps images as its worker does."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.turns: list[tuple[float, float]] = []
+        self._kept = KeptImages()
 
     def answer(self, message: Message, number: int) -> Message | None:
-        start = time.process_time()
+        LocalDataModule.kept, start = self._kept, time.process_time()
         try:
             found: Message | None = super().answer(message, number)
             return found

@@ -56,7 +56,9 @@ class FitServer:
         """Takes calls. Returns each in the fork that is to train, and None in this process when all is over."""
         while self._open or self._children:
             lines = {line: number for number, line in self._children.items() if not line.closed}
-            ready = wait([self._woken, *([self._calls] if self._open else []), *lines], self._patience())
+            soonest = max(0.0, min(self._ends.values(), default=inf) - time.monotonic())
+            patience = min(3600.0, soonest) if self._children else IDLE
+            ready = wait([self._woken, *([self._calls] if self._open else []), *lines], patience)
             if not ready and not self._children:
                 return None
             if self._woken in ready:
@@ -71,12 +73,6 @@ class FitServer:
             if self._calls in ready and (call := self._take()) is not None:
                 return call
         return None
-
-    def _patience(self) -> float:
-        """Seconds to the next thing to do, whatever comes."""
-        if not self._children:
-            return IDLE
-        return min(3600.0, max(0.0, min(self._ends.values(), default=inf) - time.monotonic()))
 
     def _reap(self) -> None:
         for number in list(self._children):

@@ -128,7 +128,7 @@ def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     with warnings.catch_warnings(), _text_for_anything():
         warnings.filterwarnings("ignore", message=r"\s*(Unable to serialize|Dump of a value that does not round-trip)")
         dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
-    settings = _kept(dumped, config, dumped, _has_no_text)
+    settings = _kept(dumped, config, dumped, lambda text, own: str(text).startswith(UNABLE) and type(own) is not str)
     again = parser.parse_object(copy.deepcopy(settings))  # it changes what it is given
     return dict(_kept(settings, config, again, _differ))
 
@@ -157,10 +157,6 @@ def _kept(text: Any, own: Any, again: Any, is_lost: Callable[[Any, Any], bool]) 
     if not is_lost(again, own):
         return text
     return own if type(own) in PLAIN else _LOST
-
-
-def _has_no_text(text: Any, own: Any) -> bool:
-    return isinstance(text, str) and text.startswith(UNABLE) and not isinstance(own, str)
 
 
 def _differ(again: Any, own: Any) -> bool:

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Z = 1.96  # two-sided 95 percent of a normal
+CELLS = 2**22  # numbers held at once
 
+Floats = NDArray[np.float64]
 Columns = tuple[Sequence[float], Sequence[float]]
 Directions = tuple[bool, bool]
 
@@ -54,13 +56,12 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
         0.3333
     """
     _check(a, b)
-    both = first_untied = second_untied = 0
-    left, right = np.asarray(a, float), np.asarray(b, float)
-    for place in range(len(a) - 1):  # a row of the matrix of pairs at a time
-        signs, others = ((col[place] > col[place + 1 :]) * 1 - (col[place] < col[place + 1 :]) for col in (left, right))
-        both += int((signs * others).sum())
-        first_untied += int(np.count_nonzero(signs))
-        second_untied += int(np.count_nonzero(others))
+    counts = np.zeros(3, np.int64)  # pairs that agree less those that do not, those untied in either column; all twice
+    columns = np.asarray(a, float), np.asarray(b, float)
+    for rows in _parts(np.arange(len(a)), len(a)):
+        one, other = ((c[rows, None] > c).view(np.int8) - (c[rows, None] < c).view(np.int8) for c in columns)
+        counts += (one * other).sum(dtype=np.int64), np.count_nonzero(one), np.count_nonzero(other)
+    both, first_untied, second_untied = (counts // 2).tolist()
     if 0 in (first_untied, second_untied):
         raise ValueError("a column of equal values ranks nothing; leave it out")
     return float(both / (first_untied * second_untied) ** 0.5)
@@ -98,21 +99,20 @@ def inversions(
         spread = spread or [0.0] * len(column)
         _check(spread, column)
         columns.append((np.asarray(column, float) * (-1.0 if higher else 1.0), np.asarray(spread, float)))
-    return [pair for place in range(len(a) - 1) for pair in _inverted_with(place, columns)]
+    return [pair for rows in _parts(np.arange(len(a)), len(a)) for pair in _inverted(rows, columns)]
 
 
-def _inverted_with(place: int, columns: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Inversion]:
+def _inverted(rows: NDArray[np.int64], columns: Sequence[tuple[Floats, Floats]]) -> Iterator[Inversion]:
+    """The inverted pairs of these generators and later ones."""
+    (first, _), (second, _) = columns
     with np.errstate(invalid="ignore"):  # between two infinite values there is no order
-        first, second = (values[place] - values[place + 1 :] for values, _ in columns)
-        clear = np.ones(len(first), bool)
-        for step, (_, spread) in zip((first, second), columns):
-            clear &= np.abs(step) > Z * (spread[place] ** 2 + spread[place + 1 :] ** 2) ** 0.5
-        found = np.flatnonzero(first * second < 0)
-    pairs = []
-    for step in found.tolist():
-        ends = (place, place + 1 + step) if first[step] < 0 else (place + 1 + step, place)
-        pairs.append(Inversion(*ends, bool(clear[step])))
-    return pairs
+        one, other = np.nonzero((first[rows, None] - first) * (second[rows, None] - second) < 0)
+    one, other = rows[one][other > rows[one]], other[other > rows[one]]
+    clear = np.ones(len(one), bool)
+    for values, spread in columns:
+        clear &= np.abs(values[one] - values[other]) > Z * (spread[one] ** 2 + spread[other] ** 2) ** 0.5
+    better = np.where(first[one] < first[other], (one, other), (other, one))
+    yield from map(Inversion, *better.tolist(), clear.tolist())
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,10 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 
 LEVEL = 0.95
 DRAWS = 2000
-MOST_DRAWN = 200  # values; of more, Bonferroni's bound stands for the quantiles: safe, and a little wider
+MOST_DRAWN = 200  # values; of more, Bonferroni's or Sidak's bound stands for quantiles: safe, and a little wider
 FIRST = 0.02  # of a set's error, spent on bounds of all differences
 BETA = 0.005  # of the hybrid interval's error, spent on where the mean can be at all
 STEPS = 60  # of a bisection
-CELLS = 2**22  # numbers held at once
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -298,9 +295,12 @@ def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, see
     below, above = shares < 1, shares > 1
     low = float((rest[below] / (1 - shares[below])).max(initial=-np.inf))
     high = float((rest[above] / (1 - shares[above])).min(initial=np.inf))
-    draws = _draws(covariance[np.ix_(known, known)], seed, 5 * DRAWS)
     scales = covariance[known, known] ** 0.5
-    reach = float(np.quantile((np.abs(draws[:, scales > 0]) / scales[scales > 0]).max(1), 1 - BETA)) * deviation
+    if len(known) <= MOST_DRAWN:
+        draws = _draws(covariance[np.ix_(known, known)], seed, 5 * DRAWS)[:, scales > 0]
+        reach = float(np.quantile((np.abs(draws) / scales[scales > 0]).max(1), 1 - BETA)) * deviation
+    else:  # Sidak 1967: a bound for any covariance
+        reach = NormalDist().inv_cdf((1 + (1 - BETA) ** (1 / len(known))) / 2) * deviation
     part = (1 - level - BETA) / (2 * (1 - BETA))
     ends = [_mean_at(own, deviation, (low, high), reach, quantile) for quantile in (1 - part, 0.5, part)]
     return Winner(place, -ends[1], -ends[2], -ends[0])

@@ -110,6 +110,11 @@ class FedgenCLI(LightningCLI):
             load_from_checkpoint_support=False,
         )
 
+    def setup_parser(self, *arguments: Any) -> None:
+        if "parser" not in vars(type(self)):
+            super().setup_parser(*arguments)
+            type(self).parser = self.parser  # alike for all recipes, and slow to make
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
             "--local_only", action="store_true", help="control: every client trains alone, nothing is exchanged"

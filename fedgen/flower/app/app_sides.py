@@ -128,6 +128,8 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     settings = read_settings(recipe)
     deadline, wait = float(config.get(DEADLINE, 0)) or None, float(config.get(WAIT, 600.0))
     hidden, labels = bool(config.get(SECURE, False)), RunLabels.of_run(config)
+    if not 0 < (least := float(config.get(LEAST_ANSWERS, LEAST))) <= 1:
+        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
     registry = ClientRegistry(grid, deadline, labels, int(config.get(MOST_IMAGES, 0)))
     connection = Connection(
         grid,
@@ -136,7 +138,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
         hidden,
         wait,
         labels,
-        least_of(config),
+        least,
         float(config.get(RANGE, 0)),
         Ranges.of_run(config),
         privacy_of(config),
@@ -145,14 +147,6 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     cli = ServerCLI(for_server(settings, output, hidden), connection, str(config.get(CHECKPOINT, "")) or None)
     train(cli)
     return cli
-
-
-def least_of(config: Mapping[str, Any]) -> float:
-    """The part of the clients' weight that must answer a loss at the server; ValueError if it is none."""
-    least = float(config.get(LEAST_ANSWERS, LEAST))
-    if not 0 < least <= 1:
-        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
-    return least
 
 
 def _places(context: Context) -> tuple[NodeData, Path]:

@@ -4,15 +4,17 @@ Where privacy is promised, it keeps to itself what its steps logged and the text
 no accountant counts it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from pydoc import locate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
 
 from fedgen.federated.federation_state import check_packed
 from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
@@ -34,6 +36,8 @@ from fedgen.own_code import rank_zero_warn, warn
 from fedgen.statistics import Privacy
 from fedgen.statistics.statistic_messages import Message, MessageError
 from fedgen.training.fit import FedgenCLI
+
+MOST_PARSED = 64  # clients for which a process answers, as those of a simulation do
 
 
 class ToldError(RuntimeError):
@@ -93,6 +97,22 @@ def _is_private(path: str) -> bool:
     return bool(getattr(found, "private", False))  # a recipe may name anybody's class
 
 
+class ClientCLI(FedgenCLI):
+    """`FedgenCLI` of `for_client`'s settings, plain values, which a process parses once."""
+
+    datamodule: LocalDataModule
+    _parsed: ClassVar[dict[str, Namespace]] = {}
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        settings = repr(args)
+        if settings not in self._parsed:
+            super().parse_arguments(parser, args)
+            if len(self._parsed) == MOST_PARSED:
+                self._parsed.clear()
+            self._parsed[settings] = self.config
+        self.config = self._parsed[settings].clone()
+
+
 class ClientNode:
     """A client of a recipe, with a folder `state` between turns; `promised` keeps logs and errors' texts here."""
 
@@ -111,21 +131,15 @@ class ClientNode:
         self._settings, self._evaluation = for_client(settings, own, self.name, state / FEATURES), evaluations(settings)
 
     @cached_property
-    def _made(self) -> FedgenCLI:
+    def _made(self) -> ClientCLI:
         look_for_plugins_once()
-        return FedgenCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
-
-    @property
-    def _data(self) -> LocalDataModule:
-        data = self._made.datamodule
-        assert isinstance(data, LocalDataModule)
-        return data
+        return ClientCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
 
     @exits_fail()
     def hello(self) -> Hello:
         """Return what the server must know of this client before it asks for turns."""
-        examples = self._data.read
-        return Hello(self.name, len(examples), self._data.image_shape, examples.classes)
+        examples = self._made.datamodule.read
+        return Hello(self.name, len(examples), self._made.datamodule.image_shape, examples.classes)
 
     def take(self, task: Task) -> Answer:
         """Takes a turn; one that cannot be taken is an answer too, with the reason."""
@@ -145,7 +159,7 @@ class ClientNode:
         before, kept = self._remembered(task)
         strategy.begin(task, kept)
         trainer.fit_loop.max_epochs = task.round + 1
-        trainer.fit(self._made.model, datamodule=self._data)
+        trainer.fit(self._made.model, datamodule=self._made.datamodule)
         answer = strategy.answer
         if answer.failure:
             return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
@@ -157,8 +171,8 @@ class ClientNode:
 
     def _enroll(self, number: int, classes: Sequence[str]) -> None:
         """Takes its number, which in a run stays what it was first said to be."""
-        self._data.enroll(number, classes)
-        hold_to_split(self.state, self._data.client, number)
+        self._made.datamodule.enroll(number, classes)
+        hold_to_split(self.state, self._made.datamodule.client, number)
 
     def _check_update(self, task: Task, answer: Answer) -> None:
         """Refuses to send an update that is larger than the node's policy allows."""
@@ -175,33 +189,30 @@ class ClientNode:
         """The whole number that a masked mean weighs this client by: of its training images, or 1, by the recipe."""
         strategy = self._made.trainer.strategy
         assert isinstance(strategy, TurnStrategy)
-        return int(strategy.weight_of(len(self._data.client.train)))
+        return int(strategy.weight_of(len(self._made.datamodule.client.train)))
 
     def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
+        return self._told(lambda: [message.to_bytes() for message in self.answers(question, privacy)])
+
+    def _told(self, make: Callable[[], list[bytes]]) -> Told:
         try:
-            return self._told([message.to_bytes() for message in self.answers(question, privacy)])
+            self.policy.check_answer(sum(map(len, messages := make())))
+            return Told(messages)
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
-
-    def _told(self, messages: list[bytes]) -> Told:
-        self.policy.check_answer(sum(map(len, messages)))
-        return Told(messages)
 
     @exits_fail()
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; `privacy` is the promise of sums with noise."""
         self._enroll(question.client, question.classes)
         declared = evaluations_in(self._recipe)
-        client, evaluation = self._data.client, self._evaluation
+        client, evaluation = self._made.datamodule.client, self._evaluation
         return list(answers_to(question, client, evaluation, self.state, privacy, self.policy, declared))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
-        try:
-            return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
-        except Exception as error:
-            return Told(failure=failure_of(error, self._promised))
+        return self._told(lambda: [self.answer(question).to_bytes(sent_in(question.precision))])
 
     @exits_fail()
     def answer(self, question: LossQuestion) -> Message:
@@ -218,7 +229,7 @@ class ClientNode:
         count_question(self.state, about, content, check)
         note_exact(self.state)
         device = self._made.trainer.strategy.root_device
-        return model.answer(question, self._data.client, self.state / FEATURES, device)
+        return model.answer(question, self._made.datamodule.client, self.state / FEATURES, device)
 
     # ---- between turns ----
 

@@ -72,7 +72,8 @@ class ForwardingApp(ClientApp):
                     "this client's worker ended in the middle of a message; the next message starts another one"
                 ) from error
         if status == RAISED:
-            raise _as_raised(*json.loads(answer))
+            module, name, text = json.loads(answer)  # Flower tells the server the error's type and text
+            raise type(name, (WorkerError,), {"__module__": module})(text)
         context.state = context_from_proto(ContextProto.FromString(rest)).state
         return message_from_proto(MessageProto.FromString(answer))
 
@@ -156,12 +157,6 @@ def _own_folder(path: Path) -> Path:
             if left.st_uid != state.st_uid and not stat.S_ISDIR(left.st_mode):  # nothing reads one
                 one.unlink()
     return path
-
-
-def _as_raised(module: str, name: str, text: str) -> Exception:
-    """An error like the one in the worker, whose type and text Flower tells the server."""
-    made: Exception = type(name, (WorkerError,), {"__module__": module})(text)
-    return made
 
 
 class Worker:

@@ -66,7 +66,9 @@ class ClientRegistry:
                 f"{', '.join(missing)} did not come within {wait:g} seconds; the run goes on with the"
                 f" {len(there)} others of its {len(kept)} clients, as many as `clients` asks for"
             )
-        self.clients = self.clients or [found[name] for name in sorted(found, key=_natural)]
+        # "9" before "10", and names that are no numbers as text
+        ordered = sorted(found, key=lambda name: (len(name) if name.isdigit() else 0, name))
+        self.clients = self.clients or [found[name] for name in ordered]
         _check(self.clients)
         write_json(folder / CLIENTS, [asdict(one) for one in self.clients])
         rank_zero_info(f"{len(self.clients)} clients: {', '.join(one.name for one in self.clients)}")
@@ -193,8 +195,3 @@ def read_clients(path: Path) -> list[Hello]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); begin another run") from error
     return found
-
-
-def _natural(name: str) -> tuple[int, str]:
-    """Sorts "9" before "10", and names that are no numbers as text."""
-    return (len(name) if name.isdigit() else 0, name)
