@@ -44,16 +44,12 @@ def decode(tokens: Tensor) -> str:
 
 
 def encode_all(texts: Sequence[str]) -> Tensor:
-    """The tokens int64 [N, T] of several texts, T those of the longest; shorter ones end in zeros.
-
-    Raises:
-        TypeError: for what is not a string.
+    """The tokens int64 [N, T] of strings, T those of the longest; shorter ones end in zeros. TypeError for others.
 
     Examples:
         >>> from fedgen.data.text import decode_all, encode_all
-        >>> rows = encode_all(["CCO", "c1ccccc1"])
-        >>> rows.shape, decode_all(rows)
-        (torch.Size([2, 8]), ['CCO', 'c1ccccc1'])
+        >>> decode_all(encode_all(["CCO", "c1ccccc1"]))
+        ['CCO', 'c1ccccc1']
     """
     wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
     if wrong is not None:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,16 +149,18 @@ def parse_json(content: str | bytes) -> Any:
         depth += 1 if mark in "[{" else -1
         if depth > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
-    return json.loads(text, object_pairs_hook=_without_doubles)
+    return _JSON.decode(text)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{printable(name, 80)!r} is given twice, and one of the two would not count")
-        found[name] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"{printable(name, 80)!r} is given twice, and one of the two would not count")
     return found
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_without_doubles)
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -262,6 +265,7 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
     return header, rows
 
 
+@lru_cache(maxsize=64)  # the records of a checkpoint follow one another
 def is_file_name(text: str) -> bool:
     """Whether a text from a file names a file beside it, and leads nowhere else: one line without folders."""
     return text not in ("", ".", "..") and not set(text) & set("/\\\0") and printable(text, 255) == text
