@@ -61,10 +61,10 @@ BUDGETS: dict[str, int] = {
     "lines: experiments, benchmark": 11_443,
     "circles: experiments, benchmark": 0,
     "files: cli, recipe, training, hub, root": 30,
-    "lines: cli, recipe, training, hub, root": 4321,
+    "lines: cli, recipe, training, hub, root": 4319,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 354,
-    "lines: all rooms": 75_184,
+    "lines: all rooms": 75_182,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

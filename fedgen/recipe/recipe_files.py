@@ -1,6 +1,5 @@
 """Recipes' files: where they lie (here, in a checkout, in the installed package), and the keys of their settings."""
 
-import difflib
 import re
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.class_paths import nearest
-from fedgen.io.files import read_yaml
 
 CHECKOUT = Path(__file__).parent.parent.parent / "recipes"
 INSTALLED = "share/fedgen/recipes"  # below the environment's prefix; pyproject.toml puts them there
@@ -89,6 +87,8 @@ def read_given(text: str) -> Any:
     path = find_recipe(text)
     if path is None:
         raise FileNotFoundError(f"there is no recipe {text}{suggest_recipe(Path(text).name)}")
+    from fedgen.io.files import read_yaml  # and NumPy with it, which a command's help does without
+
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} is no recipe: it has no settings such as trainer, model and data")
@@ -104,10 +104,8 @@ def read_given(text: str) -> Any:
 
 def suggest_recipe(name: str) -> str:
     """Return what to say of a recipe that is not there: "; did you mean ...?", or how recipes are given."""
-    known = known_recipes()
-    close = difflib.get_close_matches(name.removesuffix(".yaml"), list(known), n=1)
-    hint = f"did you mean {known[close[0]]}?" if close else "give the path of one, such as my_recipe.yaml"
-    return f"; {hint} (fedgen recipes lists those there are)"
+    close = nearest(name.removesuffix(".yaml"), list(known_recipes()))
+    return f"{close or '; give the path of one, such as my_recipe.yaml'} (fedgen recipes lists those there are)"
 
 
 def describe(path: Path) -> str:

@@ -177,7 +177,7 @@ def test_recipes_are_found_by_name_and_others_suggested(tmp_path, monkeypatch, c
     assert find_recipe("mine").resolve() == own
     assert find_recipe("nothing_like_it") is None
     assert "there is no recipe quickstrat; did you mean" in fails(capsys, "--config", "quickstrat")
-    assert "recipes/quickstart.yaml?" in fails(capsys, "--config=quickstrat.yaml")
+    assert "did you mean 'quickstart'?" in fails(capsys, "--config=quickstrat.yaml")
     line = fails(capsys, "--config", "quickstart", "--trainer.max_epoks", "3")  # it is found
     assert "option --trainer.max_epoks is not accepted; did you mean '--trainer.max_epochs'?" in line
 
