@@ -11,7 +11,6 @@ from diffusers import DDPMScheduler
 
 from benchmarks import ddpm, device, gpu, rounds, stylegan2
 from benchmarks.page import page
-from tests.quick import first_quick
 
 LEAST = {"rounds": 6, "ddpm": 6, "vectorised": 4, "stylegan2": 7, "losses": 20, "evaluation": 5}  # figures of each part
 
@@ -70,6 +69,7 @@ def test_the_peers_are_sides_on_one_device_each(monkeypatch):
     assert [(side.name, side.processes) for sides, _ in seen for side in sides] == [("ours", 1)]
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capsys):
     def fails(device, small):
         raise ArithmeticError("no such number")
@@ -99,7 +99,8 @@ def test_gpus_that_there_are_are_listed(monkeypatch, capsys):
     assert capsys.readouterr().out == "GPU 0: model 0\nGPU 1: model 1\n"
 
 
-@pytest.mark.parametrize("part", first_quick(stylegan2.PARTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", stylegan2.PARTS)
 @pytest.mark.parametrize("plain", [False, True])
 def test_stylegan2_in_full_size_has_the_shapes_of_its_steps(part, plain):
     """On the meta device, which computes shapes alone."""

@@ -111,6 +111,7 @@ def test_its_checkpoints_are_scored_again_by_what_is_named(own, monkeypatch, mod
     assert {(r.round, r.name): r.value for r in records} == pytest.approx(before)  # the same clients, the same images
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_with_the_call_that_does_it(own, capsys):
     train(own, report=False)
     scored = ["evaluate", "runs/own", "pixels", "--num_images", "80"]

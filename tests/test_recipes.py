@@ -144,6 +144,7 @@ def test_femnist_is_dealt_to_its_writers_as_published_and_to_semantic_clients(wr
     assert sorted(np.concatenate(data.dealt)) == [*range(400)]
 
 
+@pytest.mark.slow
 def test_cifar10_is_dealt_to_semantic_clients_as_published(tmp_path):
     own = read("ddpm_cifar10_semantic")["data"]["init_args"]
     assert own["partition"]["class_path"] == "fedgen.clients.partitions.Semantic.paper"

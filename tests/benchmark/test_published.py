@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from fedgen.__main__ import main
@@ -37,6 +38,7 @@ def test_scaffolds_clients_sent_a_variate_of_each_trained_parameter_beside_what_
     assert [one - other for one, other in zip(scaffold, averaging, strict=True)] == 3 * [beside]
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_prints(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["benchmark", "table", str(RESULTS), "--output", str(tmp_path / "leaderboard.html")]) == 0

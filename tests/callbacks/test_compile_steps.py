@@ -154,7 +154,8 @@ def test_eval_mode_and_copies_run_uncompiled_and_copies_have_weights_of_their_ow
     torch.testing.assert_close(after, before + 1.0)
 
 
-@pytest.mark.parametrize("fails", first_quick([True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [True, False])
 def test_it_is_undone_when_fitting_ends_or_fails(fails):
     class Stops(L.Callback):
         def on_train_epoch_end(self, trainer, module):

@@ -83,6 +83,7 @@ def test_training_does_not_notice_the_evaluation(tmp_path):
 
 
 # the EMA of the generator is always in eval mode, and Lightning says so
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Found .* module.s. in eval mode")
 def test_a_gan_of_digits_trains_to_the_same_bits_and_leaves_a_grid(tmp_path):
     states = []
@@ -270,6 +271,7 @@ def test_a_density_is_not_asked_of_a_mixture_of_local_models(tmp_path):
         fit(tmp_path, 1, [evaluation(scores=["ll"])], Dense(), {"personal": ["*"]})
 
 
+@pytest.mark.slow
 def test_a_monitor_of_a_score_by_which_more_is_better_needs_mode_max(tmp_path):
     best = ModelCheckpoint(tmp_path / "best", monitor="precision_avg", mode="max", filename="{epoch}")
     judge = evaluation(every_n_rounds=1, scores=[{"name": "precision", "k": 1}])

@@ -25,8 +25,9 @@ def in_order(first, callbacks):
     return [evaluation(), *callbacks] if first else [*callbacks, evaluation()]
 
 
-@pytest.mark.parametrize("module", first_quick([Points, Validated]))
-@pytest.mark.parametrize("at_epoch_end", first_quick([None, True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [Points, Validated])
+@pytest.mark.parametrize("at_epoch_end", [None, True, False])
 @pytest.mark.parametrize("first", [True, False])
 def test_checkpoints_are_those_of_the_best_evaluated_rounds(tmp_path, first, at_epoch_end, module):
     best = ModelCheckpoint(
@@ -91,6 +92,7 @@ def test_a_misspelt_score_is_found_before_training(tmp_path):
         fit(tmp_path, 1, [EarlyStopping("kid_mean"), evaluation()])
 
 
+@pytest.mark.slow
 def test_states_survive_a_resume(tmp_path):
     def callbacks():
         return [EarlyStopping("kid_avg", patience=3, min_delta=1e9), evaluation(), RoundCheckpoint()]

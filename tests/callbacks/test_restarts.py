@@ -45,6 +45,7 @@ def test_a_second_start_is_refused_with_the_ways_out_and_replaces_nothing(tmp_pa
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:.*no last checkpoint available")
 def test_the_way_to_go_on_is_one_that_there_is(tmp_path):
     fit(tmp_path / "kept", 2)
@@ -74,6 +75,7 @@ def test_a_run_that_goes_on_keeps_all_scores_checkpoints_and_pictures(tmp_path):
     assert {entry.round for entry in select(tmp_path, "kid_all")} == {1, 3, 5}
 
 
+@pytest.mark.slow
 def test_scores_that_going_back_removes_are_told(tmp_path, caplog):
     """`ckpt_path` of an earlier round removed the later rounds' without a word."""
     fit(tmp_path, 6)
@@ -82,6 +84,7 @@ def test_scores_that_going_back_removes_are_told(tmp_path, caplog):
     assert "scores of rounds 3, 5 are removed, as training goes on from round 2" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_trainer_fits_on_and_another_folder_begins_anew(tmp_path):
     trainer = fit(tmp_path / "one", 2)
     trainer.fit_loop.max_epochs = 4
@@ -91,6 +94,7 @@ def test_a_trainer_fits_on_and_another_folder_begins_anew(tmp_path):
     assert rounds_in(tmp_path / "two") == [1]
 
 
+@pytest.mark.slow
 def test_a_fast_dev_run_leaves_a_run_s_scores_alone_and_does_not_stand_in_its_way(tmp_path):
     """It dropped all scores of the folder from round 0 on."""
     for _ in range(2):

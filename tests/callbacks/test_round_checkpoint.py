@@ -56,6 +56,7 @@ def test_checkpoints_load_without_unpickling_and_hold_their_round(tmp_path):
     assert same(weights(module), weights(fresh))
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_last_checkpoint_to_the_same_bits(tmp_path):
     whole, resumed = Points(), Points()
     fit(tmp_path / "whole", 5, module=whole)
@@ -109,6 +110,7 @@ def test_the_last_round_is_saved_however_training_ends(tmp_path, monkeypatch):
     assert rounds == [0, 2, 0, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_trains_rounds_that_were_not_saved_again_to_the_same_bits(tmp_path):
     def dies(trainer, *args):
         if trainer.current_epoch == 4:
@@ -144,6 +146,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
         RoundCheckpoint(saving_share=0)
 
 
+@pytest.mark.slow
 def test_a_run_scored_again_gives_the_same_records_and_another_embedding_adds_columns(tmp_path):
     fit(tmp_path, 4)
     before = read_records(tmp_path / "scores.jsonl")

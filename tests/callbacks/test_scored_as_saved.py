@@ -13,7 +13,6 @@ from fedgen.evaluation import Evaluator, evaluate_run, read_records
 from tests.callbacks.modules import Points, Validated, fit
 from tests.callbacks.modules import evaluation as cheapest
 from tests.federated.modules import make_data, make_trainer, same, weights
-from tests.quick import first_quick
 
 
 def evaluation(**options):
@@ -100,6 +99,7 @@ def test_recorded_scores_are_those_of_the_checkpoints(tmp_path, first, make, kee
     assert all(found[key] != value for key, value in {**second, **third}.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_a_checkpoint_of_the_best_score_has_that_score(tmp_path, first):
     best = saver(tmp_path, monitor="fid_all")
@@ -111,6 +111,7 @@ def test_a_checkpoint_of_the_best_score_has_that_score(tmp_path, first):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_training_does_not_notice(tmp_path, first):
     """The last checkpoint has the weights that train and optimizers; the module ends with the average."""
@@ -126,8 +127,9 @@ def test_training_does_not_notice(tmp_path, first):
     assert saved[0]["optimizer_states"] == saved[1]["optimizer_states"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("personal", [["net.4.*"], ["*"]])
-@pytest.mark.parametrize("first", first_quick([True, False]))
+@pytest.mark.parametrize("first", [True, False])
 def test_clients_own_models_are_scored_beside_the_average(tmp_path, personal, first):
     modules = [Points(), Points()]
     for module, name, watching in zip(modules, "ab", ([], [evaluation()])):
@@ -170,15 +172,14 @@ def test_an_evaluation_that_raises_puts_the_weights_back(tmp_path):
     assert not same(live, scored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "callbacks",
-    first_quick(
-        [
-            lambda folder: [RoundCheckpoint()],
-            lambda folder: [AroundValidation(), RoundCheckpoint()],
-            lambda folder: [average(), saver(folder, save_weights_only=True)],
-        ]
-    ),
+    [
+        lambda folder: [RoundCheckpoint()],
+        lambda folder: [AroundValidation(), RoundCheckpoint()],
+        lambda folder: [average(), saver(folder, save_weights_only=True)],
+    ],
     ids=["no average", "during validation alone", "weights alone"],
 )
 def test_what_trains_is_scored_where_checkpoints_hold_it(tmp_path, monkeypatch, callbacks):

@@ -42,6 +42,7 @@ def data():
     return FederatedDataModule(examples, ByClass(), batch_size=4, held_out=0.25)
 
 
+@pytest.mark.slow
 def test_texts_are_scored_at_rounds_and_kept_a_line_each(tmp_path, data):
     scored = FederatedEvaluation(num_images=40, embeddings=["chemnet"], scores=["fid", "kid"], grid=8)
     make_trainer(FedAvgStrategy(3), 2, callbacks=[scored], default_root_dir=tmp_path).fit(Frequencies(), data)

@@ -23,6 +23,7 @@ def words(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_table_is_printed_and_the_numbers_are_kept(run, capsys):
     capsys.readouterr()
     assert main(["audit", str(run), *GIVEN]) == 0

@@ -94,6 +94,7 @@ def test_measuring_by_what_dealt_the_images_is_remarked(capsys):
     assert "Semantic dealt images by pixels, and pixels sees what it looked at" in words(capsys)
 
 
+@pytest.mark.slow
 def test_mistakes_are_named_with_status_2(capsys):
     wrong = {"class_path": "fedgen.clients.partitions.Dirichlet", "init_args": {"num_clients": 5, "alpa": 0.1}}
     for arguments, message in (

@@ -37,6 +37,7 @@ def against_clients(*arguments):
     return evaluate("--clients", *client_paths(Path()), "--embedding", "pixels", *arguments)
 
 
+@pytest.mark.slow
 def test_folders_give_a_table_a_json_file_and_a_figure(root, drawn, capsys):
     assert against_clients() == 0
     out = capsys.readouterr().out
@@ -49,6 +50,7 @@ def test_folders_give_a_table_a_json_file_and_a_figure(root, drawn, capsys):
     assert records == score_stored("generated", client_paths(Path()), "pixels")
 
 
+@pytest.mark.slow
 def test_a_file_of_before_is_not_overwritten_unless_asked(root, capsys):
     Path("scores.png").write_text("precious")
     assert against_clients() == 2

@@ -74,6 +74,7 @@ def drawn(module, rounds=2, iterations=3):
     return found
 
 
+@pytest.mark.slow
 def test_augmentation_is_the_same_for_any_number_of_workers():
     here = drawn(make(Noisy()))
     assert drawn(make(Noisy(), num_workers=2)) == here

@@ -22,6 +22,7 @@ def test_digits_are_1797_images_with_17_levels_over_the_whole_range():
     assert (digits.name, digits.classes[3]) == ("digits/train", "3")
 
 
+@pytest.mark.slow
 def test_what_is_done_to_images_and_labels_does_not_reach_those_that_are_read_again():
     for data in (Digits(), MNIST5k()):
         first, second = data.read("train"), data.read("train")

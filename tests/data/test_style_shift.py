@@ -57,6 +57,7 @@ def test_labels_are_dealt_evenly_and_at_random(num_owners):
     assert abs(float((owners == 0).nonzero().double().mean()) - 149.5) < 50
 
 
+@pytest.mark.slow
 def test_held_out_images_are_more_digits_of_the_same_writers(plain):
     data = StyleShift(num_writers=4, held_out=0.2)
     train, test = data.load(), data.load("test")

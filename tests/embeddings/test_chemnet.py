@@ -27,6 +27,7 @@ def theirs(monkeypatch):
     return fcd.FCD(batch_size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The `disp` argument:DeprecationWarning")  # of SciPy, which fcd-torch calls so
 def test_features_and_their_distance_are_those_of_fcd_torch(theirs):
     ours = [load_embedding("chemnet")(part) for part in (MOLECULES, MORE)]

@@ -33,6 +33,7 @@ def test_the_layers_written_here_are_the_packages_to_the_bit(size):
         assert torch.equal(ours(x), theirs.extract_features(x))
 
 
+@pytest.mark.slow
 def test_the_name_carries_a_size_that_is_not_the_default(lite0):
     assert EfficientNetLite0().name == "efficientnet-lite0"
     assert lite0.name == "efficientnet-lite0-32"

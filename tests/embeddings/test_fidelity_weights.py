@@ -120,6 +120,7 @@ def test_a_failed_download_says_which_file_to_put_where(name, file, monkeypatch,
     assert "weights=" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_downloaded_inception_is_found_in_the_cache(inception_weights, monkeypatch, tmp_path, images, inception):
     folder = tmp_path / "hub" / "checkpoints"
     folder.mkdir(parents=True)

@@ -13,7 +13,6 @@ from fedgen.evaluation.audit.attack_strength import (
     found_at,
     measure_attack,
 )
-from tests.quick import first_quick
 
 
 def signals(count, shift, seed, decimals=None):
@@ -68,6 +67,7 @@ def test_infinite_signals_are_numbers_and_nan_is_refused():
         measure_attack("writer 5", members, others, 0)
 
 
+@pytest.mark.slow
 def test_a_signal_that_knows_nothing_has_advantage_0_on_average_and_the_largest_difference_has_not():
     found = [strength(20, 0.0, seed).advantage.value for seed in range(400)]
     assert abs(np.mean(found)) < 3 * np.std(found) / 20
@@ -79,7 +79,8 @@ def test_a_signal_that_knows_nothing_has_advantage_0_on_average_and_the_largest_
     assert np.mean(largest) == pytest.approx(0.17, abs=0.02)
 
 
-@pytest.mark.parametrize(("count", "shift"), first_quick([(15, 0.0), (40, 0.0), (40, 1.0), (40, 3.0)], several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "shift"), [(15, 0.0), (40, 0.0), (40, 1.0), (40, 3.0)])
 def test_intervals_hold_the_truth_in_19_of_20_draws(count, shift):
     """In 400 draws the share is within three standard errors of 95 %, and no more than 99.5 %."""
     draws = [strength(count, shift, seed) for seed in range(400)]

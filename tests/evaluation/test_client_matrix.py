@@ -10,7 +10,6 @@ from fedgen.evaluation import ClientMatrix, Evaluator, client_matrices, matrix_o
 from fedgen.evaluation.own_models import own_in_place
 from tests.evaluation.places import Averaged, Criticised, Placed, federation, fit
 from tests.evaluation.test_own_models import by_place, plain
-from tests.quick import first_quick
 
 NAMES = [f"owner {number}" for number in range(4)]
 
@@ -21,7 +20,8 @@ def matrix(values, higher=False, count=2, errors=None):
     return ClientMatrix("fid", "train", "pixels", reference, names, names, *told, num_generated=100, round=3)
 
 
-@pytest.mark.parametrize("kind", first_quick([Placed, Averaged]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Placed, Averaged])
 def test_each_cell_is_one_clients_model_scored_alone_on_one_clients_images(tmp_path, kind):
     data = federation(4, unparticipating=None)
     trainer = fit(tmp_path, module := kind(), data, [RoundCheckpoint()])

@@ -50,6 +50,7 @@ def test_a_deal_that_changes_nothing_has_the_same_entropy():
         assert deal == pytest.approx(measure.per_client, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_without_labels_all_images_of_a_client_are_taken():
     measure = measured(owned(labelled=False), Natural(), max_clients=2, max_images=8)
     assert sorted(measure.counts) == [0, 0, 0, 0, 8, 8]

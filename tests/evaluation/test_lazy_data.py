@@ -26,7 +26,6 @@ from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 
@@ -53,6 +52,7 @@ def both(partition, **options):
     return [FederatedDataModule(data, partition, **shape) for data in (Pictures(), Digits())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [None, ThreeWaySplit(unparticipating=0.4)])
 def test_scores_of_lazy_data_are_those_of_data_in_memory(split):
     found = []
@@ -104,6 +104,7 @@ def test_an_item_that_is_read_for_the_range_of_all_is_named_with_its_client_in_w
     assert re.fullmatch(r"for client 'class \d' in split 'report'", caught.value.__notes__[-1])
 
 
+@pytest.mark.slow
 def test_measures_of_clients_and_partitions_that_look_at_images():
     ours, theirs = both(VarianceLimited(5, embedding="pixels"))
     assert [client.train.tolist() for client in ours.clients] == [client.train.tolist() for client in theirs.clients]
@@ -111,6 +112,7 @@ def test_measures_of_clients_and_partitions_that_look_at_images():
     assert measured[0] == measured[1]
 
 
+@pytest.mark.slow
 def test_no_more_images_than_a_chunk_are_in_memory_at_once(monkeypatch):
     module = FederatedDataModule(Pictures(), IID(3), seed=0)
     largest = []
@@ -122,6 +124,7 @@ def test_no_more_images_than_a_chunk_are_in_memory_at_once(monkeypatch):
     assert max(largest) == 50
 
 
+@pytest.mark.slow
 def test_features_are_cached_under_the_key_of_the_same_images_in_memory(tmp_path, monkeypatch):
     ours, theirs = (module.examples.inputs for module in both(IID(3)))
     cache = FeatureCache(tmp_path)
@@ -173,6 +176,7 @@ class Flipped(Pictures):
         return (image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(()) < 0.5 else image), label
 
 
+@pytest.mark.slow
 def test_images_are_measured_without_augmentation_where_those_are_given():
     plain = Digits().load("train").inputs
     given = FederatedDataModule(Flipped(), IID(3), evaluation_data=Pictures())
@@ -202,6 +206,7 @@ def test_a_federation_trains_and_is_scored_alike_in_memory_and_read_by_workers(t
         assert ours_scores == scores
 
 
+@pytest.mark.slow
 def test_a_loss_takes_its_references_from_images_that_are_read():
     values = []
     for module in both(IID(3)):
@@ -259,7 +264,8 @@ def alive(monkeypatch):
 SCORES = ["loss", {"name": "utility", "epochs": 1}, "torchmetrics.classification.BinaryAccuracy"]
 
 
-@pytest.mark.parametrize("score", first_quick(SCORES))
+@pytest.mark.slow
+@pytest.mark.parametrize("score", SCORES)
 def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, score):
     found = []
     for module in both(IID(3), held_out=0.6):
@@ -274,6 +280,7 @@ def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, sc
     assert alive.now == 0
 
 
+@pytest.mark.slow
 def test_clients_of_several_data_sets_on_disk_are_joined_without_being_read(alive):
     ours, theirs = both(IID(3))
     parts = [

@@ -14,7 +14,6 @@ from fedgen.evaluation.tables.table import run_tables
 from fedgen.federated import Ditto
 from tests.evaluation.places import SCORES, Averaged, Criticised, Gated, Placed, federation, fit, judge
 from tests.federated.modules import same, weights
-from tests.quick import first_quick
 
 PARTICIPATING = ("part_train", "part_val")
 
@@ -104,7 +103,8 @@ def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(tmp_path
     assert "loss_all" not in trainer.callback_metrics
 
 
-@pytest.mark.parametrize("kind", first_quick([Placed, Criticised, Averaged]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Placed, Criticised, Averaged])
 def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
     data = federation()
     fit(tmp_path, kind(), data)

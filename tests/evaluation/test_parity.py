@@ -114,6 +114,7 @@ def test_all_is_torch_fidelitys_score_of_the_folders(pictures, ours, clip_weight
     assert ours["kid_all"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 def test_avg_is_the_weighted_mean_of_torch_fidelitys_scores_of_the_clients_folders(pictures, ours, clip_weights):
     folders = [f"real/client{client}" for client in range(len(SIZES))]

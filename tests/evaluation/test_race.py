@@ -42,6 +42,7 @@ def evaluator(data, number, score="kid"):
     return Evaluator(data, ["pixels"], number, [score], seed=0, chunk=50)
 
 
+@pytest.mark.slow
 def test_a_race_draws_for_contenders_alone_and_keeps_the_best(run, data):
     module = Grey()
     found = race(run, module, evaluator(data, 1600), width=None, most=1600)
@@ -67,6 +68,7 @@ def test_images_extend_those_of_scores_with_fewer(run, data):
     assert mine.value == pytest.approx(values["kid_all"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_race_that_was_stopped_goes_on(run, data):
     stopped = Grey()
 

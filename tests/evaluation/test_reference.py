@@ -148,6 +148,7 @@ def tensors_like(shape):
     return {tensor.data_ptr() for tensor in alive if tensor.dtype == torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "dim"), [(True, 13), (False, 17)])
 def test_features_are_held_once_whatever_the_scores(split, dim):
     whole = torch.randn(75, dim)

@@ -78,6 +78,7 @@ def test_arrays_and_saved_features_give_the_same_scores(root, images, records, t
     assert values(mixed) == values(records)
 
 
+@pytest.mark.slow
 def test_saved_statistics_give_the_same_fid_and_are_pytorch_fids(root, records, tmp_path):
     whole = StoredEvaluation(root / "generated", client_paths(root), "pixels")
     files = save_statistics(whole, tmp_path)
@@ -112,6 +113,7 @@ def test_grey_clients_beside_colour_ones_are_read_as_colour(root, images, tmp_pa
     assert torch.equal(beside.values()[0], Pixels()(repeated))
 
 
+@pytest.mark.slow
 def test_embeddings_that_resize_take_sets_of_other_sizes(root, images, tmp_path):
     for i in range(6):
         save_grey(tmp_path / "small" / f"{i}.png", 8, 12, 20 * i)
@@ -148,6 +150,7 @@ def test_features_of_unlike_origin_are_refused_with_both_names(root, images, tmp
         StoredEvaluation(files[1], [tmp_path / "0.npz"], "clip-vit-b-32")
 
 
+@pytest.mark.slow
 def test_statistics_that_do_not_say_their_number_of_images(root, images, tmp_path):
     whole = StoredEvaluation(root / "generated", client_paths(root), "pixels")
     generated, *clients = [value.double().numpy() for value in whole.values()]
@@ -169,6 +172,7 @@ def test_statistics_that_do_not_say_their_number_of_images(root, images, tmp_pat
     assert load_npz(tmp_path / "alpha.npz", count=20)[0].count == 20
 
 
+@pytest.mark.slow
 def test_statistics_of_another_tool_give_the_fid_and_table_and_note_say_their_names(root, images, tmp_path):
     whole = StoredEvaluation(root / "generated", client_paths(root), "pixels")
     generated, client, *_ = [value.double().numpy() for value in whole.values()]

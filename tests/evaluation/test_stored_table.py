@@ -109,6 +109,7 @@ def test_the_ends_of_many_clients_are_shown(save):
     assert found[15][0] == "... 15 more ..."
 
 
+@pytest.mark.slow
 def test_the_two_kids_are_told_apart(save):
     evaluation = PeerEvaluation(save("generated"), save("real"), subset_size=10)
     found = rows(peer_table(evaluation, evaluation.records()))

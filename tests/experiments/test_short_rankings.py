@@ -258,6 +258,7 @@ def run(name, options):
     getattr(import_module(module), function)(output=Path("out"), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if short.quick else pytest.mark.slow) for name, short in RUNS.items()]
 )

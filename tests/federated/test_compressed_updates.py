@@ -257,6 +257,7 @@ def test_an_update_too_large_for_its_type_leaves_the_client_out():
     assert [entry["client"] for entry in strategy.left_out] == [1]
 
 
+@pytest.mark.slow
 def test_personal_tensors_are_not_compressed_and_parameters_of_no_elements_do_no_harm():
     class Empty(Automatic):
         def __init__(self):

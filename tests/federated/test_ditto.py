@@ -67,7 +67,8 @@ def test_two_rounds_of_two_clients_by_hand():
     assert own_w(again) == pytest.approx([first, second], rel=1e-12)
 
 
-@pytest.mark.parametrize("lam", first_quick([0.0, 1.0, 9.0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("lam", [0.0, 1.0, 9.0])
 def test_own_models_end_between_the_clients_optimum_and_the_server(lam):
     """After many steps at a / 2 (v - b)^2 + lam / 2 (v - w)^2's minimum, (a b + lam w) / (a + lam), with w = 1."""
     rule = Ditto(lam)
@@ -260,6 +261,7 @@ class Points(Dataset):
         return torch.randn(3, generator=draws) + 0.1 * torch.randn(3), position % 2
 
 
+@pytest.mark.slow
 def test_batches_that_are_read_are_the_same_twice_whatever_the_number_of_workers():
     """The own model's are read while those of the next turn are read ahead; the server's model is as without Ditto."""
     found = []
@@ -283,6 +285,7 @@ class Logged(Automatic):
         return loss
 
 
+@pytest.mark.slow
 def test_what_is_logged_is_of_the_turns():
     values = []
     for rule in (None, Ditto(5.0)):

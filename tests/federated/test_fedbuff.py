@@ -291,6 +291,7 @@ class Fails(Automatic):
         return super().training_step(batch, batch_idx)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'client 2' is left out")
 def test_a_client_that_fails_leaves_its_place_in_the_buffer_empty():
     """The mean is over the others, to the bit, also after a turn that had older weights in the server's place."""
@@ -345,6 +346,7 @@ def arrivals(**options):
     return found
 
 
+@pytest.mark.slow
 def test_clients_start_while_they_are_available_and_arrive_later():
     """Two shifts of clients: whoever starts in a step is there in it."""
     shifts, speeds = Shifts(period=4, on=2), ClientSpeeds(SECONDS, jitter=0.1)

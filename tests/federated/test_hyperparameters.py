@@ -18,7 +18,6 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.checkpoints import plain
 from fedgen.io.tensor_files import read_torch
 from tests.federated.modules import Automatic, Contiguous, make_data, make_trainer, same, weights
-from tests.quick import first_quick
 
 SAID = r"the hyperparameter 'net' of Given is of class torch.nn.modules.linear.Linear: .*ignore=\['net'\]"
 
@@ -116,8 +115,9 @@ class OfEachKind(Automatic):
         self.save_hyperparameters()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-@pytest.mark.parametrize("saver", first_quick([ModelCheckpoint, RoundCheckpoint]))
+@pytest.mark.parametrize("saver", [ModelCheckpoint, RoundCheckpoint])
 def test_they_are_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, saver):
     given, expected = [value for value, _ in KINDS.values()], [plain for _, plain in KINDS.values()]
     named = dict(zip(("config", "items", "folder", "net", "nested"), expected))
@@ -167,6 +167,7 @@ class Configured(FederatedDataModule):
         self.save_hyperparameters(config)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_whole_configuration_is_written_plain_also_of_a_data_module(tmp_path):
     def trained(rounds, **options):

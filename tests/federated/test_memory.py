@@ -1,6 +1,7 @@
 """What clients keep between rounds."""
 
 import lightning as L
+import pytest
 import torch
 
 from fedgen.federated import FedAvgStrategy, left_out
@@ -80,6 +81,7 @@ def test_a_run_goes_on_where_personal_tensors_had_thawed(tmp_path):
     assert all(same(kept[client], again[client]) for client in kept)
 
 
+@pytest.mark.slow
 def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():
     memory = ClientMemory()
     for round in range(3 * left_out.KEPT_TURNS // 500):

@@ -103,7 +103,8 @@ def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
 HOOKS = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_batch_end", "on_validation_end", "on_train_end"]
 
 
-@pytest.mark.parametrize("hook", first_quick(HOOKS))
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", HOOKS)
 def test_errors_around_a_round_cost_no_update_of_its_schedulers(tmp_path, hook):
     callback = Interrupts(hook, 4 if hook == "on_train_end" else 2)
     assert_goes_on(Plateau, tmp_path, callback)

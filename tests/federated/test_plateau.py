@@ -13,7 +13,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
-from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Be aware that when using `ckpt_path`", "ignore:Checkpoint directory .* exists and is not empty"
@@ -97,26 +96,30 @@ def assert_same_end(settings, folder, saver, path, rounds=3):
     return resumed
 
 
-@pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss", "train_loss_epoch", "own"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_loss", "train_loss", "train_loss_epoch", "own"])
 def test_a_run_resumes_to_the_bit_from_the_end_of_a_round(tmp_path, monitor):
     saver = RoundCheckpoint(tmp_path)
     resumed = assert_same_end([monitor], tmp_path, saver, tmp_path / "last.ckpt")
     assert len(resumed.rates) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, 4])
 def test_so_it_does_where_every_second_round_counts(tmp_path, rounds):
     path = tmp_path / "last.ckpt"
     assert_same_end(["own", 2], tmp_path, RoundCheckpoint(tmp_path), path, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("monitor", ["val_loss", "train_loss_epoch"])
 def test_a_run_resumes_to_the_bit_from_the_end_of_a_validation(tmp_path, monitor):
     saver = ModelCheckpoint(tmp_path, "{epoch}", save_on_train_epoch_end=False)
     assert_same_end([monitor], tmp_path, saver, tmp_path / "epoch=2.ckpt")
 
 
-@pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss_epoch", "own"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_loss", "train_loss_epoch", "own"])
 @pytest.mark.parametrize("hook", ["on_train_end", "on_train_epoch_start"])
 def test_no_update_is_made_twice_where_it_had_been_made(tmp_path, hook, monitor):
     """In the start of a round the updates of those before it have been made; so they have at the end."""
@@ -124,6 +127,7 @@ def test_no_update_is_made_twice_where_it_had_been_made(tmp_path, hook, monitor)
     assert_same_end([monitor], tmp_path, saver, saver.path)
 
 
+@pytest.mark.slow
 def test_a_run_resumed_twice_at_one_round_makes_no_update_twice(tmp_path):
     rates, whole, _ = whole_run("own")
     torch.manual_seed(3)

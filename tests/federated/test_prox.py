@@ -42,6 +42,7 @@ def test_two_steps_of_two_clients_by_hand():
     assert fit(Quadratic(), make_quadratics(), 1, mu=2.0, interval=2).w.item() == pytest.approx(1.59, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_strong_pull_keeps_clients_at_the_server():
     """Minimisers of a / 2 (w - b)^2 + mu / 2 (w - 1)^2 are (a b + mu) / (a + mu): 9 / 10 and 21 / 12, mean 1.325."""
     assert fit(Quadratic(), make_quadratics(), 1, mu=9.0, interval=200).w.item() == pytest.approx(1.325, rel=1e-9)

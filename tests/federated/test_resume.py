@@ -80,11 +80,10 @@ class Scheduled(Automatic):
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
 @pytest.mark.parametrize("at_validations", [False, True])
-@pytest.mark.parametrize(
-    "limits", first_quick([{"max_epochs": 4}, {"max_steps": 16}, {"max_epochs": 4, "max_steps": 99}]), ids=str
-)
+@pytest.mark.parametrize("limits", [{"max_epochs": 4}, {"max_steps": 16}, {"max_epochs": 4, "max_steps": 99}], ids=str)
 def test_a_resumed_run_has_no_round_twice_and_none_too_few(tmp_path, limits, at_validations):
     """Under max_steps Lightning takes a checkpoint of an epoch's end for one of its middle: it would end it again."""
 

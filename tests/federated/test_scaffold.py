@@ -72,7 +72,8 @@ def test_two_rounds_of_two_clients_by_hand(kind):
     assert module.w.item() == pytest.approx(2.1485)
 
 
-@pytest.mark.parametrize("kind", first_quick(VARIATES))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VARIATES)
 def test_many_local_steps_of_clients_of_unlike_curvature_still_find_the_minimum(kind):
     """sum p a b / sum p a: 9 / 2.5 for shares 1/4 and 3/4.
 
@@ -91,12 +92,14 @@ def test_many_local_steps_of_clients_of_unlike_curvature_still_find_the_minimum(
     assert abs(plain.w.item() - minimum) > 0.3
 
 
+@pytest.mark.slow
 def test_under_uniform_weights_shares_ignore_the_clients_sizes():
     module = Quadratic()
     fit(module, make_quadratics(sizes=(1, 3)), 25, interval=10, client_weights="uniform")
     assert module.w.item() == pytest.approx(3.0, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_one_client_at_a_time_finds_the_minimum_too():
     """The server's variate is the mean over all clients, those too that are not in the round."""
     module = Quadratic()

@@ -250,6 +250,7 @@ def test_the_server_warms_up_without_an_optimizer():
     assert same(weights(constant), weights(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [None, lambda p: FedAdam(p, lr=0.1)])
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_resumed_run_goes_on_with_its_schedules_to_the_bit(tmp_path, server):

@@ -140,6 +140,7 @@ def test_a_descriptor_of_an_event_loop_is_left_alone(tmp_path):
         assert {*seen, after} == {loop.fileno()}
 
 
+@pytest.mark.slow
 def test_sigterm_to_a_fork_ends_the_fork_alone(tmp_path):
     ended, descriptors = [], []
 

@@ -119,6 +119,7 @@ def test_tables_published_files_functions_and_folders_take_part_in_one_federatio
     assert [one["classes"] for one in clients] == [["cat", "dog", "fox"], list("0123"), ["even", "odd"]]
 
 
+@pytest.mark.slow
 def test_data_without_images_are_trained_on(tmp_path):
     for name, text in {"a": "one three", "b": "seven eleven thirteen"}.items():
         (tmp_path / name).write_text(text)

@@ -23,7 +23,6 @@ from tests.flower.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.flower.loopback import Loopback, Node, keep_replies
 from tests.flower.runs import HIDDEN, IMAGES, app_of, deploy, node_of, same_weights, scores_of, simulate, write_images
 from tests.flower.scripted import hello_of
-from tests.quick import first_quick
 
 LOSS = "query.loss"
 BYTES = 8  # a masked number
@@ -50,7 +49,8 @@ def heard(monkeypatch):
 # ---- the same numbers ----
 
 
-@pytest.mark.parametrize("form", first_quick(FORMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, simulated, images, tmp_path):
     deployed, grid = deploy(fine_tuning(form), images, tmp_path / "deployed")
     same_weights(simulated(form), deployed)
@@ -322,7 +322,8 @@ def test_a_question_that_nobody_answers_is_asked_again(simulated, images, tmp_pa
     same_weights(simulated("exact"), found)
 
 
-@pytest.mark.parametrize("since", first_quick([0, 1, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("since", [0, 1, 2])
 def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path):
     settings = fine_tuning("message", held_out=0.0)
     same_weights(expected["message"], with_broken(settings, images, tmp_path / "run", raises, since=since))
@@ -347,7 +348,8 @@ def test_of_a_great_many_that_did_not_answer_the_latest_are_listed(monkeypatch):
     assert [one["name"] for one in data.left_out] == ["c", "d", "e"]
 
 
-@pytest.mark.parametrize("since", first_quick([0, 1]))
+@pytest.mark.slow
+@pytest.mark.parametrize("since", [0, 1])
 def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path):
     """Sums with and without a client would show its statistics."""
     why = "'a', 'c': not all of these clients answered for their sum to be unmasked; 'b': .*full"

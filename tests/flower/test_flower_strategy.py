@@ -18,7 +18,6 @@ from fedgen.flower.wire.serialization import from_bytes
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
 from tests.flower.runs import NOISE, app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
-from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
 # some rules together: the model is the simulation's only if each of them does what it does there
@@ -79,7 +78,8 @@ ROUNDS = dict.fromkeys(("quantised, shifts", "signs, by size", "sparse", "scaffo
 TURNS = {"signs, by size": 7, "quantised, shifts": 3}  # where not all of a cohort's size train
 
 
-@pytest.mark.parametrize("name", first_quick(VARIANTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     rounds = ROUNDS.get(name, 2)
     settings = recipe(rounds, **VARIANTS[name])

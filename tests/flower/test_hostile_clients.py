@@ -175,6 +175,7 @@ def test_a_round_goes_on_without_clients_whose_answers_are_bad(tmp_path):
 FAIR = {"class_path": "fedgen.federated.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_losses_that_no_client_has_are_left_out(tmp_path):
     losses = {"none": None, "NaN": math.nan, "infinity": math.inf, "below 0": -1.0, "a text": "x"}
@@ -188,6 +189,7 @@ def test_losses_that_no_client_has_are_left_out(tmp_path):
     assert all("finite and not negative" in left_out[name] for name in ("NaN", "infinity", "below 0"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' ended its turn with other settings of its optimizers:UserWarning")
 def test_no_client_sets_the_learning_rate_of_others(tmp_path):
     """What clients say of settings is not heard; that theirs moved is said once."""
@@ -217,6 +219,7 @@ VARIATES = {  # made of a parameter
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_control_variates_that_the_model_has_not_are_left_out(tmp_path):
     def of(make):
@@ -253,6 +256,7 @@ def test_what_is_told_beside_a_masked_sum_may_be_anything(rest):
     assert isinstance(SecureStrategy(connection_to())._opened("a", rest, [], {}), str)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round:UserWarning")
 def test_no_client_ends_a_run_by_weights_whose_sums_are_infinite(tmp_path):
     """Each is a number; means and momentum of them were none, and no client took the next round's weights."""

@@ -121,6 +121,7 @@ def test_a_question_of_a_loss_is_about_one_batch(images, tmp_path):
     assert asked.loss("features", {"features": torch.rand(8, 64)}, {"gradient": "yes"}).messages
 
 
+@pytest.mark.slow
 def test_a_question_asks_each_thing_once_and_scores_as_many_images_as_the_recipe_makes(images, tmp_path):
     """Twenty thousand times the same took minutes, and so did two hundred thousand images."""
     asked = Asked(recipe(1, SCORES), images, tmp_path)

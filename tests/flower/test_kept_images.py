@@ -24,7 +24,6 @@ from tests.flower.forked import Forked
 from tests.flower.loopback import Node
 from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
 from tests.flower.test_conditional import DDPM
-from tests.quick import first_quick
 
 SIZES = {"a": 12, "b": 25, "c": 16}
 SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": False}
@@ -257,9 +256,10 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trusting")
 @pytest.mark.filterwarnings("ignore:refused:UserWarning", "ignore:this node's policy cannot be read:UserWarning")
-@pytest.mark.parametrize("name", first_quick(list(CHANGES)))
+@pytest.mark.parametrize("name", list(CHANGES))
 def test_what_a_nodes_owner_changes_in_a_run_holds_at_once(name, tmp_path):
     """The policy and the split that a client holds to are looked at for every message."""
     images, settings, (change, refused) = write_images(tmp_path / "clients", SIZES), recipe(2), CHANGES[name]

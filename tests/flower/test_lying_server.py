@@ -55,7 +55,8 @@ UNMASKINGS = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(UNMASKINGS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNMASKINGS)
 def test_no_client_helps_to_unmask_one_clients_numbers(name, server):
     there, gone, said = UNMASKINGS[name]
     asked = server()
@@ -125,9 +126,8 @@ def test_what_clients_say_to_each_other_must_be_passed_on(server):
     assert len(asked.refusals) == 2
 
 
-@pytest.mark.parametrize(
-    "changes", first_quick([{}, {"tensors": {"of no use": torch.ones(3)}}, {"split": "report"}]), ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"tensors": {"of no use": torch.ones(3)}}, {"split": "report"}], ids=str)
 def test_no_statistic_is_summed_over_fewer_clients_another_time(changes, server):
     """The difference would be the missing one's; a question that says the same in other words is no other."""
     first = server()

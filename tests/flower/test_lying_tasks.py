@@ -8,7 +8,6 @@ from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Task
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, write_images
-from tests.quick import first_quick
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +39,9 @@ LIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'a' is left out of round 2")
-@pytest.mark.parametrize("lie", first_quick(LIES))
+@pytest.mark.parametrize("lie", LIES)
 def test_what_no_turn_can_have_made_is_refused_and_named_on_both_sides(lie, images, tmp_path):
     """In the third round: what the client was told in the second one is what it holds to."""
     counts, said = LIES[lie]

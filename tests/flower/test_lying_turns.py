@@ -21,7 +21,6 @@ from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from tests.flower.loopback import Loopback, Node
 from tests.flower.lying_server import HIDDEN, LyingServer, RefusalError
 from tests.flower.runs import app_of, own_config, recipe
-from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]}
 NODES = [10, 11, 12, 13]
@@ -96,7 +95,8 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", first_quick(LIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", LIES)
 def test_a_turn_that_one_client_is_asked_for_differently_is_not_unmasked(lie, server, turns):
     """With a model of its own a client is alone in the sum, where the others' model leaves their updates at zero."""
     asked = server()

@@ -12,7 +12,6 @@ from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, recipe, simulate
-from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
 VARIANTS = {
@@ -33,7 +32,8 @@ def arrays_of(message):
     return bytes_of(tensors_in(list(vars(message).values())))
 
 
-@pytest.mark.parametrize("name", first_quick(VARIANTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_what_a_training_tells_is_what_its_messages_hold(name, images, tmp_path, caplog, monkeypatch):
     settings, strategies, messages = recipe(rounds=2, **VARIANTS[name]), [], []
     tell, answer = FedAvgStrategy.log_state_table, Node.answer

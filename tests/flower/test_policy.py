@@ -23,7 +23,6 @@ from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import NOISE, app_of, deploy, node_of, recipe
 from tests.flower.test_private_statistics import questioned
-from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid"]}
 CLASSES = tuple("0123456789")
@@ -219,8 +218,9 @@ def test_epsilon_adds_up_over_a_nodes_runs(images, tmp_path):
     assert "asks for epsilon 24 over all releases" in told.failure
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'a' is left out:UserWarning", "ignore:refused:UserWarning")
-@pytest.mark.parametrize("text", first_quick(["least_clients: 5", "most_norm: 1.0e-6"]), ids=["clients", "norm"])
+@pytest.mark.parametrize("text", ["least_clients: 5", "most_norm: 1.0e-6"], ids=["clients", "norm"])
 def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images, tmp_path):
     (tmp_path / "policy.yaml").write_text(text)
     settings, run = recipe(1), tmp_path / "run"

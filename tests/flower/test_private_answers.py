@@ -16,7 +16,6 @@ from fedgen.models import WGANGP
 from fedgen.statistics import spent_epsilon
 from tests.flower.loopback import Node, keep_replies
 from tests.flower.runs import HIDDEN, NOISE, deploy, node_of, recipe, simulate
-from tests.quick import first_quick
 
 MEAN = {"max_norm": 0.5, "noise_multiplier": 2.0, "delta": 1e-3}
 
@@ -159,8 +158,9 @@ class Failing(WGANGP):
         return super().training_step(batch, batch_idx)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out:UserWarning", "ignore:the server is told of:UserWarning")
-@pytest.mark.parametrize("name", first_quick(PROMISES))
+@pytest.mark.parametrize("name", PROMISES)
 def test_under_a_promise_neither_logs_nor_texts_of_errors_leave(name, images, tmp_path, monkeypatch):
     variant, config = PROMISES[name]
     heard, settings = keep_replies(monkeypatch), recipe(1, **variant)

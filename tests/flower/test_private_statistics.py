@@ -58,9 +58,8 @@ def by_hand(images, privacy, patch):
     return private_gaussian(add(*found), privacy)
 
 
-@pytest.mark.parametrize(
-    ("config", "sharers"), first_quick([({}, 1), (HIDDEN, 4)], several=True), ids=["open", "secure"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "sharers"), [({}, 1), (HIDDEN, 4)], ids=["open", "secure"])
 def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, monkeypatch):
     seeded(monkeypatch)
     made, score = [], PooledScore.score
@@ -343,7 +342,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(REFUSED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_would_show_more_is_refused_at_start(name, images, tmp_path):
     scores, config, said = REFUSED[name]
     with pytest.raises(ValueError, match=said):

@@ -14,7 +14,6 @@ from tests.flower.loopback import Node, Odd, empty, keep_replies
 from tests.flower.runs import HIDDEN, deploy, node_of, recipe, same_weights, simulate
 from tests.flower.test_bad_updates import rule
 from tests.flower.test_stage_replies import noise, with_parts
-from tests.quick import first_quick
 
 INTERVAL = 3  # of the recipes
 
@@ -49,7 +48,8 @@ def heard(monkeypatch):
     return keep_replies(monkeypatch)
 
 
-@pytest.mark.parametrize("weights", first_quick(["uniform", "examples"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
 def test_the_mean_is_the_simulations_to_the_stated_step_and_the_server_sees_no_update(
     weights, with_all, images, tmp_path, heard
 ):
@@ -115,10 +115,11 @@ def test_a_client_that_drops_out_leaves_the_others_mean(with_all, without_b, ima
     same_weights(without_b, found, atol=4 * step, interval=INTERVAL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:client 'b' is left out of round:UserWarning", "ignore:round 0, client 'b'. its reply:UserWarning"
 )
-@pytest.mark.parametrize("stage", first_quick(range(4)))
+@pytest.mark.parametrize("stage", range(4))
 def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage, with_all, without_b, images, tmp_path):
     """From the last stage its update is in the sum, as the others' shares unmask it."""
     settings = recipe(1, client_weights="uniform")
@@ -215,7 +216,8 @@ def test_of_the_kits_aggregators_the_mean_alone_needs_no_single_updates():
     assert named == set(aggregators()) - {"Mean"}
 
 
-@pytest.mark.parametrize("name", first_quick(REFUSED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_needs_single_updates_is_refused_at_start(name, images, tmp_path):
     variant, config, said = REFUSED[name]
     with pytest.raises(MisconfigurationException, match=said):

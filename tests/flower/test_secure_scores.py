@@ -22,7 +22,6 @@ from fedgen.statistics.fixed_point import FixedPoint
 from fedgen.statistics.statistic_messages import gaussian_to_sums
 from tests.flower.loopback import Node, keep_replies
 from tests.flower.runs import HIDDEN, deploy, node_of, recipe
-from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 2, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 FID = {**SCORES, "every_n_rounds": 1, "scores": ["fid"]}
@@ -206,7 +205,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(REFUSED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_refused_at_start(name, images, tmp_path):
     scores, config, said = REFUSED[name]
     with pytest.raises(ValueError, match=said):

@@ -129,6 +129,7 @@ def test_a_worker_ends_with_the_process_whose_message_it_answers(home):
     assert not Path(WorkerPlace(context()).path.read_text().split("\n")[1]).exists()
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_node(home):
     with started("sh", "-c", f"{shlex.join(ASK)} query 60; sleep 600") as node:
         process = json.loads(node.stdout.readline())["process"]
@@ -193,6 +194,7 @@ def test_a_socket_has_a_path_that_is_short_enough(tmp_path):
     made.parent.rmdir()
 
 
+@pytest.mark.slow
 def test_a_messages_process_has_no_torch(tmp_path):
     script = (
         "import sys; sys.argv = ['/bin/flwr-clientapp']; from fedgen.flower.app.apps import client_app, server_app;"

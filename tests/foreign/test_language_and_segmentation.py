@@ -7,10 +7,10 @@ from torch import Tensor
 from fedgen.federated import FedAvgStrategy
 from tests.foreign.cases import Case, check, images, make_trainer
 from tests.foreign.language_and_segmentation import CASES, Segmentation
-from tests.quick import first_quick
 
 
-@pytest.mark.parametrize("case", first_quick(CASES), ids=lambda case: case.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_federated_training_is_the_mean_of_ordinary_fits(case: Case) -> None:
     check(case)
 

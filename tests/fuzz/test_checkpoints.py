@@ -270,6 +270,7 @@ def test_no_training_goes_on_from_a_checkpoint_of_wrong_content(kind, whats, req
         refuses(resume, path, (*REFUSALS, MisconfigurationException), what)
 
 
+@pytest.mark.slow
 def test_an_unchanged_checkpoint_is_taken_by_all_of_them(federation, gan, tmp_path):
     """What the tests above refuse, they refuse for what was changed."""
     path = tmp_path / "a.ckpt"

@@ -93,6 +93,7 @@ def test_a_folder_of_other_settings_is_refused(folder, name, changes):
         refuses(read, path, what=change)
 
 
+@pytest.mark.slow
 def test_a_folder_that_says_no_number_of_classes_is_refused(folder):
     for text in ("null", "[]", "{}", '{"num_classes": 0}', '{"num_classes": "3"}', '{"num_classes": 2.5}'):
         (folder / "fedgen.json").write_text(text)

@@ -178,6 +178,7 @@ def test_distinct_flat_pictures_are_read_one_by_one_but_not_all_at_once(tmp_path
     assert HuggingFace(path, size=16, train_split="a").load("train").inputs.shape == (178, 3, 16, 16)
 
 
+@pytest.mark.slow
 def test_a_large_table_of_photographs_is_read(tmp_path):
     noise = torch.randint(0, 256, (300, 60, 60, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     path = write_rows(tmp_path / "a.parquet", [png(one.numpy(), compress_level=1) for one in noise], label=[3] * 300)

@@ -38,6 +38,7 @@ def values(device, embedding):
     return {record.name: record.value for record in found if record.name.startswith(tuple(SCORES))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("embedding", ["pixels", "efficientnet-lite0-32"])
 def test_a_device_scores_as_the_cpu_does(embedding, device):
@@ -48,6 +49,7 @@ def test_a_device_scores_as_the_cpu_does(embedding, device):
         assert found[name] == pytest.approx(value, rel=2e-3, abs=1e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_evaluation_in_training_scores_the_rounds_model_where_it_lies(device, tmp_path):
     torch.manual_seed(0)

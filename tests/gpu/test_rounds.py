@@ -82,6 +82,7 @@ def trained(make, data, device):
     return on_cpu(train(make, device, 2, data()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("make", "data"),
@@ -116,6 +117,7 @@ def test_a_checkpoint_of_one_device_is_read_on_the_cpu(device, tmp_path):
     torch.testing.assert_close(trained.cpu().sample(4, draws[0]), read.sample(4, draws[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [gan, diffusion])
 def test_mixed_precision_trains_near_full_precision_and_keeps_full_weights(make, device):
@@ -184,6 +186,7 @@ def test_two_gpus_over_nccl_train_the_model_of_one(name, tmp_path):
     assert two["clients"]["iterations"] == one["clients"]["iterations"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [gan, diffusion])
 def test_turns_at_once_are_those_one_by_one(make, device):

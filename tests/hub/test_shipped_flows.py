@@ -51,6 +51,7 @@ def fid_all(path, count):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_card_is_made_of_the_records_beside_it_and_its_links_lead_somewhere(name):
     folder = PRETRAINED / name

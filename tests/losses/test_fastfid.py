@@ -352,6 +352,7 @@ def scale_expected(images: int, dim: int = 32) -> float:
     return float(torch.stack(roots).mean() / dim / (1 + 1 / images))
 
 
+@pytest.mark.slow
 def test_a_batch_alone_shrinks_the_generator_as_derived() -> None:
     assert scale_expected(16) == pytest.approx(0.60, abs=0.01)
     assert scale_found(BatchMoments()) == pytest.approx(scale_expected(16), abs=0.01)

@@ -54,6 +54,7 @@ def test_the_steps_that_take_the_factors_are_exact_and_those_between_are_close(
     assert found == list(range(found[0], 80, 8))
 
 
+@pytest.mark.slow
 def test_without_easing_new_images_would_be_pulled_too_hard(monkeypatch: pytest.MonkeyPatch) -> None:
     def mean_error() -> float:
         losses = pair(320, 8)
@@ -81,6 +82,7 @@ def test_few_images_and_growing_queues_take_the_factors_often() -> None:
     assert same == [0, 1, 2, 3, 4, 6, 8, 11]  # not before 40 > D images are there; then at 1.25 times as many or more
 
 
+@pytest.mark.slow
 def test_other_references_or_clients_take_the_factors_anew() -> None:
     exact, frozen = losses = pair(320, 1000, "own")
     steps(losses, range(60))
@@ -98,6 +100,7 @@ def test_other_references_or_clients_take_the_factors_anew() -> None:
     assert frozen.frozen is not None
 
 
+@pytest.mark.slow
 def test_an_average_is_close_too() -> None:
     losses = [FastFIDLoss(EMAMoments(0.98), refresh_every=k).set_references(REAL) for k in (1, 8)]
     exact, frozen = steps(losses, range(150))

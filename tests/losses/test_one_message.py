@@ -21,7 +21,6 @@ from fedgen.losses.one_message import approximation_errors
 from fedgen.scores import PolynomialKernel, RBFKernel
 from tests.losses.simple import two_numbers
 from tests.losses.test_mmd2 import BATCH, CLIENTS, WEIGHTS, draw, gradient_of
-from tests.quick import first_quick
 
 POOL = torch.cat(CLIENTS)
 
@@ -66,7 +65,8 @@ def test_sketches_are_unbiased_and_exact_in_all_but_the_third_order():
     torch.testing.assert_close(gradient_of(small, BATCH * 1e-3), gradient_of(exact, BATCH * 1e-3), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("weights", first_quick(WEIGHTS), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 def test_sketches_take_every_kind_of_weights(weights):
     exact = DistributedLoss().set_references(CLIENTS, weights)
     found = one_message(Sketches(200_000), POOL, weights=weights)

@@ -96,11 +96,13 @@ def test_a_cached_gradient_is_the_batchs_to_rounding_at_the_memory_of_a_chunk():
     assert cached < whole / 4
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_chunk_and_not_with_the_batch():
     peaks = {chunk: measure(second(make(separate=True, chunk=chunk)))[1] for chunk in (4, 8, 16)}
     assert peaks[4] < 0.7 * peaks[8] < 0.49 * peaks[16]
 
 
+@pytest.mark.slow
 def test_several_losses_of_the_same_images_are_cached_together():
     def darkness(images):
         return images.square().mean()

@@ -44,6 +44,7 @@ def test_a_model_without_knowledge_loses_about_the_logarithm_of_its_vocabulary()
     assert float(tiny().losses(windows()).detach().mean()) == pytest.approx(math.log(256), abs=0.5)
 
 
+@pytest.mark.slow
 def test_it_learns_and_writes_what_it_has_learnt():
     model, text = tiny(), windows()
     optimizer = model.configure_optimizers()

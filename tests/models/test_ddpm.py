@@ -179,6 +179,7 @@ def test_the_average_moves_at_round_ends_by_the_decay_of_all_its_iterations(make
     assert not torch.equal(before, weights(module.network))
 
 
+@pytest.mark.slow
 def test_training_reduces_the_loss(make_ddpm, fit):
     module = make_ddpm(lr=0.01, ema_decay=None)
     images = torch.rand(8, 1, 8, 8, generator=seeded()) * 2 - 1  # those that it trains on
@@ -187,6 +188,7 @@ def test_training_reduces_the_loss(make_ddpm, fit):
     assert module.example_losses(images).mean() < 0.9 * before
 
 
+@pytest.mark.slow
 def test_half_precision_and_clipping_train(make_ddpm):
     module = make_ddpm(num_classes=2)
     images = torch.rand(4, 1, 8, 8) * 2 - 1
@@ -202,6 +204,7 @@ def test_half_precision_and_clipping_train(make_ddpm):
         module.float()
 
 
+@pytest.mark.slow
 def test_computing_activations_twice_trains_to_the_same_weights_in_less_memory(make_ddpm, fit):
     one, two = (make_ddpm(gradient_checkpointing=twice) for twice in (False, True))
     peaks = []

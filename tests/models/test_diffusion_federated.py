@@ -131,7 +131,8 @@ def test_a_client_alone_is_a_plain_loop_to_the_bit(name, train):
     assert same(module.network, network)
 
 
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
     made = []
     for seed in (0, 0, 1):
@@ -142,9 +143,10 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
     assert not same(made[0], made[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "state"),
-    first_quick([("ddpm", "reset"), ("ddpm", "keep"), ("flow", "average"), ("edm", "keep")], several=True),
+    [("ddpm", "reset"), ("ddpm", "keep"), ("flow", "average"), ("edm", "keep")],
 )
 def test_resuming_ends_with_the_same_weights_to_the_bit(name, state, train, tmp_path):
     options = {"warmup": 5, "ema_decay": 0.9, "num_classes": 3}
@@ -210,8 +212,9 @@ def test_over_flower_it_is_the_simulations_model(name, tmp_path):
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [None, VectorisedTurns(always=True)], ids=["one by one", "at once"])
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_warm_up_leaves_the_strategys_schedule_its_effect(train, name, together):
     """A warm-up of one iteration is over as soon as it begins, so training is that without one."""
     found = []

@@ -202,7 +202,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("form", "kind"), first_quick(CASES, of=3, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "kind"), CASES)
 def test_a_resumed_run_ends_to_the_bit(form, kind, tmp_path):
     def build():
         return make(form, make_stylegan2() if kind == "StyleGAN2" else gan(ema_decay=0.9), objective=None)

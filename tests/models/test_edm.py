@@ -278,6 +278,7 @@ def test_heuns_method_asks_the_network_twice_but_for_the_last_step():
     assert len(network.seen) == 11 + 6
 
 
+@pytest.mark.slow
 def test_guidance_mixes_the_denoised_images():
     """Labels shift the mean; "any class" is the label after the last."""
     model = EDM(ExactDenoiser(Preconditioning(), num_classes=3), ema_decay=None)

@@ -92,6 +92,7 @@ def test_fine_tuning_trains_it_in_chunks_and_its_checkpoint_samples_by_itself(ma
     assert torch.equal(again.sample(3, draws()), module.sample(3, draws()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["exact", "local"])
 def test_it_plays_a_game_on_the_servers_images_towards_the_clients(make_ddpm, form):
     torch.manual_seed(0)

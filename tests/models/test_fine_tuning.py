@@ -14,7 +14,6 @@ from fedgen.models import GAN, WGANGP, FineTuning, Hinge
 from fedgen.models.networks import SAGANGenerator, SmallCritic, SmallGenerator
 from tests.devices import ACCELERATORS
 from tests.losses.simple import MeanLoss, two_numbers
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 FIRST = "body.0.*"
@@ -286,8 +285,9 @@ def test_a_loss_of_its_own_pass_makes_its_own_images_beside_the_shared_ones(tmp_
     assert own.losses[0].seen == 2 * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-@pytest.mark.parametrize("chunk", first_quick([None, 8]))
+@pytest.mark.parametrize("chunk", [None, 8])
 def test_half_precision_trains_and_every_client_keeps_its_scaler_in_step(tmp_path, chunk, accelerator):
     ends = []
     for precision in ("32", "bf16", "fp16"):

@@ -21,7 +21,6 @@ from fedgen.models import FineTuning, Glow
 from fedgen.models.glow import pooled_patches
 from fedgen.models.networks import GlowNetwork, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 
@@ -213,7 +212,8 @@ def test_a_run_resumed_from_its_checkpoint_is_the_same_run(tmp_path):
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("separate", first_quick([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
 def test_a_loss_of_samples_pulls_them_towards_the_clients(tmp_path, separate):
     """With the likelihood drowned, the samples' mean and mean square go to the digits'."""
     loss = EmbeddedLoss(MeanLoss("all"), [two_numbers()], 1000.0, separate=separate, chunk=8 if separate else None)
@@ -296,6 +296,7 @@ def test_the_rate_rises_over_the_first_rounds(fit):
 # ---- after training ----
 
 
+@pytest.mark.slow
 def test_a_checkpoint_needs_no_code_but_fedgens(tmp_path):
     loss = EmbeddedLoss(FastFIDLoss(), ["pixels"], weight=AdaptiveWeight())
     module = Glow(network(), ema_decay=0.5, temperature=0.8, generator_losses=[loss])

@@ -239,6 +239,7 @@ def test_guidance_mixes_the_velocities():
     assert torch.allclose(guided, MEAN + 3 + 2 * (labels[:, None] - 3) + DEVIATION * noise, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["euler", "heun"])
 def test_images_follow_the_generator_whatever_the_batch_size(solver):
     model = make_flow()
@@ -343,6 +344,7 @@ def test_times_of_examples_are_one_in_each_part():
 # ---- checkpoints and errors ----
 
 
+@pytest.mark.slow
 def test_a_checkpoint_loads_without_arguments_and_without_pickles(fit, tmp_path):
     options = {"coupling": "optimal-transport", "sigma_min": 0.1, "times": "logit-normal", "warmup": 7}
     model = make_flow(num_classes=3, sampler=FlowSampler("euler", 5, guidance=2.0), dequantise=8, **options)

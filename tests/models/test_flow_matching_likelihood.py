@@ -42,6 +42,7 @@ def test_the_exact_density_is_the_normals(sigma_min):
     assert torch.equal(model.log_prob(points(7)), found.value)
 
 
+@pytest.mark.slow
 def test_it_converges_with_the_solvers_order():
     exact = log_normal(points(3)).double()
 
@@ -86,6 +87,7 @@ def test_each_dimension_and_each_label_has_its_density():
     assert torch.allclose(model.likelihood(images).value, log_normal(images), atol=1e-3)  # of any class
 
 
+@pytest.mark.slow
 def test_the_standard_error_over_probes_covers_the_exact_density():
     dim, count = 6, 40
     model = FlowMatching(Mixing(dim), ema_decay=None)

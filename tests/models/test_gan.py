@@ -129,6 +129,7 @@ def test_the_learning_rate_falls_linearly_over_rounds(make_gan, fit):
     assert list(rates.rates) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_as_if_it_had_not_stopped(make_gan, fit, tmp_path):
     arguments = {"n_critic": 3, "lr": 0.01, "lr_decay_rounds": 4, "ema_decay": 0.5, "ema_warmup": True}
 

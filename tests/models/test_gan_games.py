@@ -15,7 +15,6 @@ from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.networks import DCGANCritic, DCGANGenerator, SAGANCritic, SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
@@ -114,6 +113,7 @@ def test_a_checkpoint_holds_networks_and_game_as_plain_types(loss, fit, tmp_path
     assert loaded.hparams == module.hparams
 
 
+@pytest.mark.slow
 def test_a_foreign_game_is_asked_for_when_its_checkpoint_is_loaded(fit, tmp_path):
     class LeastSquares(Hinge):
         pass
@@ -199,7 +199,8 @@ def test_labels_that_cannot_be_are_refused():
         make().sample(2, labels=torch.zeros(2, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("separate", first_quick([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
 def test_a_score_of_a_conditional_generators_images_reaches_it(separate, tmp_path):
     """With the adversarial loss drowned, the images' mean goes to the digits', in one pass or in chunks of a second."""
     options = {"separate": True, "num_images": 20, "chunk": 8} if separate else {}

@@ -106,6 +106,7 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
     assert turns == [None] * 6
 
 
+@pytest.mark.slow
 def test_a_private_mean_takes_no_loss_through_which_a_client_is_in_others_updates(make_gan, tmp_path):
     def fit(loss, **options):
         strategy = FedAvgStrategy(2, seed=0, client_weights="uniform", aggregator=PrivateMean(1.0, 1.0))
@@ -131,6 +132,7 @@ def test_two_losses_of_one_score_are_logged_apart(make_gan, tmp_path):
     assert metrics["mean_loss/two-numbers"] != metrics["mean_loss_2/two-numbers"]
 
 
+@pytest.mark.slow
 def test_fitting_again_takes_the_references_of_the_data_at_hand_but_keeps_those_set_before(make_gan, tmp_path):
     given = embedded()
     given.set_references([torch.zeros(4, 1, 8, 8, dtype=torch.uint8)])

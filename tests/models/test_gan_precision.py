@@ -63,6 +63,7 @@ def test_one_iteration_has_the_gradients_of_full_precision(dtype, loss, separate
         assert (a - b).norm() < tolerance * a.norm(), network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16-mixed", "16-mixed"])
 def test_spectral_norm_and_attention_train_in_half_precision(dtype, tmp_path):
     module = make_conditional(lr=0.01)

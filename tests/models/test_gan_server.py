@@ -86,7 +86,8 @@ def test_the_generator_does_not_travel(tmp_path):
     assert all(name.startswith("critic.") for name in trainer.strategy.exchange.live)
 
 
-@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 def test_a_resumed_run_ends_with_the_same_weights_and_the_same_adam(tmp_path, mode):
     def build():
         loss = EmbeddedLoss(MeanLoss(), [two_numbers()])

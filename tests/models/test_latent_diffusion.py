@@ -22,7 +22,6 @@ from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, UNet
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, same_weights, simulate, write_images
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
@@ -135,6 +134,7 @@ def test_images_are_decoded_of_latents_that_are_not_bounded(name):
     assert torch.allclose(model.sample(16, seeded(), steps=2, batch_size=7), images, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_of_examples_are_those_of_their_latents_modes(name):
     model, images, labels = make(name, make_vae()), images_of(3), torch.tensor([0, 1, 2])
@@ -169,7 +169,8 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
     assert not same(whole, part)
 
 
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_and_a_shared_folder_need_no_file_of_the_autoencoder(name, train, tmp_path):
     make_vae().save_pretrained(tmp_path / "vae")
     space = LatentSpace(str(tmp_path / "vae"), posterior="mode", chunk=5)
@@ -218,6 +219,7 @@ def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_o
     assert not same(whole, part)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_shift_and_scaling_is_refused(train, tmp_path):
     train(make("flow", make_vae()), 1, cohort_size=1).save_checkpoint(tmp_path / "one.ckpt")
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
@@ -229,6 +231,7 @@ def test_a_checkpoint_without_shift_and_scaling_is_refused(train, tmp_path):
         train(make("flow", make_vae()), 2, tmp_path / "old.ckpt")
 
 
+@pytest.mark.slow
 def test_a_shared_folder_may_name_no_file_as_its_autoencoder(tmp_path):
     save_pretrained(make("flow", make_vae()), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -262,6 +265,7 @@ def test_adapters_train_beside_it(train):
     assert exchange.shared.keys() == {name for name, _ in model.named_parameters() if "lora_" in name}
 
 
+@pytest.mark.slow
 def test_what_does_not_go_with_latents_is_told(train):
     vae = make_vae()
     model, ddpm = make("flow", vae), make("ddpm", vae)

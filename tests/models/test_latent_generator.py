@@ -64,6 +64,7 @@ def checkpoint(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_its_losses_still_says_what_they_optimised(checkpoint):
     loaded = GAN.load_from_checkpoint(checkpoint, weights_only=True)
     assert loaded.optimised_on == ["pixels"]

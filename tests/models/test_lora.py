@@ -171,6 +171,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.slow
 def test_training_moves_the_adapters_alone_and_a_checkpoint_brings_them_back(make_ddpm, fit, tmp_path):
     module = make_ddpm(lora=LoRA(rank=2), lr=0.1)
     before = {name: value.clone() for name, value in module.network.state_dict().items()}

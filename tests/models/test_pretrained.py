@@ -9,7 +9,6 @@ from fedgen.models import DDPM
 from fedgen.models.diffusion.ddpm import read_pretrained, read_schedule
 from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler
 from fedgen.models.networks import UNet
-from tests.quick import first_quick
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,8 @@ CASES = [  # the variance is of the schedule, not of the prediction
 ]
 
 
-@pytest.mark.parametrize(("kind", "prediction", "variance"), first_quick(CASES, of=2, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "prediction", "variance"), CASES)
 def test_a_folder_of_diffusers_draws_the_pipelines_images(tmp_path, kind, prediction, variance):
     settings = {"beta_schedule": kind, "prediction_type": prediction, "variance_type": variance}
     save(tmp_path, scheduler=DDPMScheduler(num_train_timesteps=10, **settings))
@@ -56,6 +56,7 @@ def test_a_folder_of_diffusers_draws_the_pipelines_images(tmp_path, kind, predic
         assert torch.allclose(images / 2 + 0.5, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_we_save_the_pipeline_draws_alike(make_ddpm, tmp_path):
     module = make_ddpm(sampler=Sampler("ddpm"))
     with torch.no_grad():
@@ -81,6 +82,7 @@ def test_ddim_equals_diffusers_own_pipeline(make_ddpm, tmp_path):
     assert torch.allclose(images / 2 + 0.5, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_saved_folder_comes_back_whole(make_ddpm, tmp_path):
     module = make_ddpm(num_classes=3, schedule=NoiseSchedule("cosine", 10, clip=False), prediction="v")
     module.save_pretrained(tmp_path)
@@ -96,6 +98,7 @@ def test_a_folder_that_held_a_conditional_model_may_hold_another_afterwards(make
     assert DDPM.from_pretrained(tmp_path).num_classes is None
 
 
+@pytest.mark.slow
 def test_other_layouts_are_read_too(tmp_path):
     """A network alone, and everything in one folder, as old models on the hub are."""
     make_unet().save_pretrained(tmp_path / "unet_alone")
@@ -117,6 +120,7 @@ def test_all_rows_of_a_foreign_label_embedding_are_classes(tmp_path):
         module.sample(2, guidance=2.0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_fine_tuned_model_does_not_need_the_folder(tmp_path):
     import shutil
 

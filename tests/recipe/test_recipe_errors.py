@@ -40,6 +40,7 @@ def changed(folder, place, value):
     return folder / "changed.yaml"
 
 
+@pytest.mark.slow
 def test_of_many_keys_the_nearest_of_the_class_itself_are_listed_and_its_parents_counted(tmp_path, capsys):
     line = fails(capsys, changed(tmp_path, ("trainer", "strategy", "init_args", "cohort_size"), ("cohort_sizes",)))
     listed, counted = line.split("; accepted: ")[1].split(" and ", 1)

@@ -1,5 +1,7 @@
 """The controls of a run: of folders beside it, or what its recipe brings along; in words, and as curves."""
 
+import pytest
+
 from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.reports.charts import panels
 from fedgen.reports.controls import arm_of, read_controls
@@ -27,6 +29,7 @@ def test_scores_under_other_conditions_are_no_control(tmp_path):
     assert read_controls(tmp_path / "run", OWN) == {}
 
 
+@pytest.mark.slow
 def test_controls_are_curves_beside_the_runs(tmp_path):
     controls = {"centralised": OWN}
     (fid, _) = panels(OWN, controls)

@@ -8,7 +8,6 @@ import pytest
 from fedgen.foreign_text import is_hidden
 from fedgen.reports import report
 from fedgen.reports.figures.curves import draw_clients, draw_curves
-from tests.quick import first_quick
 from tests.reports.folders import make_records, write_run
 
 TEXTS = {
@@ -113,8 +112,9 @@ def test_a_page_shows_any_text_of_an_experiments_files(name, tmp_path):
     check_page(report(write_experiment(tmp_path / "run", TEXTS[name])).html)
 
 
-@pytest.mark.parametrize("fields", first_quick([words_of, names_of]))
-@pytest.mark.parametrize("name", first_quick(TEXTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [words_of, names_of])
+@pytest.mark.parametrize("name", TEXTS)
 def test_a_page_and_figures_show_any_text_of_records(name, fields, tmp_path):
     changes = fields(TEXTS[name])
     records = make_records(**changes)

@@ -48,6 +48,7 @@ def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
     assert (tmp_path / "federation.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "left"), [({"page": False}, False), ({"report": False}, True)])
 def test_the_page_can_be_turned_off_and_silent_runs_have_one(tmp_path, capsys, options, left):
     fit(tmp_path, 2, [evaluation(**{"report": True, "page": True, **options})])

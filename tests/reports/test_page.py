@@ -87,6 +87,7 @@ def test_a_records_checkpoint_names_no_other_place(checkpoint):
         type(make_records()[0]).from_json({**make_records()[0].to_json(), "checkpoint": checkpoint})
 
 
+@pytest.mark.slow
 def test_a_hundred_clients_over_thirty_checkpoints_are_written_in_a_moment(tmp_path):
     """Some 250,000 calls, a tenth of a second."""
     folder = write_run(tmp_path / "run", clients=100, rounds=tuple(range(0, 300, 10)), pictures=False)
@@ -151,6 +152,7 @@ def test_values_that_are_no_numbers_and_clients_that_changed_have_a_page(tmp_pat
     assert "No model has been scored yet" in report(alone).html
 
 
+@pytest.mark.slow
 def test_of_many_logged_values_few_points_are_shown(tmp_path):
     folder = write_run(tmp_path / "run", pictures=False)
     names = [f"value {k}" for k in range(400)]

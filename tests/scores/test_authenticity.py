@@ -93,6 +93,7 @@ def test_a_generator_that_memorises_is_told_from_one_that_cannot() -> None:
     assert first.per_client[1] > 0.5
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_over_generated_sets() -> None:
     random = torch.Generator().manual_seed(3)
     reference = AuthenticityReference.from_features([draw(60, random), draw(40, random, 1.5)])

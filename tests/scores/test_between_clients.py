@@ -50,6 +50,7 @@ def test_the_mean_of_variance_between_is_what_is_not_within():
     assert mean_over(variance_between(features, owners), owners) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_random_deals_give_what_is_said_of_them():
     owners = torch.tensor([0, 0, 1, 1, 2, 2])
     features, deals = draw(6, 4), every_deal(owners)

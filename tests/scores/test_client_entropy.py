@@ -108,6 +108,7 @@ def test_more_samples_come_nearer_to_the_exact_likelihood_from_below():
     assert abs(gaps[-1]) < 0.01
 
 
+@pytest.mark.slow
 def test_the_entropy_of_a_fitted_model_is_its_exact_one():
     images = (torch.rand(1, 12, 1, 6, 6, generator=draws(1)[0]) > 0.5).byte() * 255
     options = EntropyOptions(steps=100, lr=5e-3, width=16, samples=2000)

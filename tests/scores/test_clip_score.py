@@ -167,6 +167,7 @@ def test_its_floor_is_the_score_of_real_images_of_the_same_classes(clip):
     assert len(held_out.images) == 90
 
 
+@pytest.mark.slow
 def test_what_it_cannot_be_measured_with_is_refused_when_the_evaluation_is_made(clip):
     with pytest.raises(ValueError, match="prompts"):
         Evaluator(CLIENTS, embeddings=[f"transformers/{clip}"], scores=[{**SCORE, "prompts": PROMPTS[:2]}], **OPTIONS)

@@ -11,7 +11,6 @@ from fedgen.scores import ClientSide, FrechetReference, GeneratedSet, frechet_di
 from fedgen.scores.frechet.corrected import corrected_traces, effective_count, marks_of
 from fedgen.scores.frechet.frechet import CorrectedFrechetScore, FrechetScore
 from fedgen.statistics import Gaussian, Projection, pool, summarize
-from tests.quick import first_quick
 
 DIM = 24
 SCALES = (1 / torch.arange(1, DIM + 1, dtype=torch.float64)).sqrt()
@@ -40,7 +39,8 @@ def test_at_equal_numbers_it_is_the_closed_form(freedom):
     assert trace(values, freedom, freedom) == pytest.approx(float(expected), rel=1e-10)
 
 
-@pytest.mark.parametrize(("first", "second"), first_quick([(6, 11), (11, 6), (8, 40)], several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(6, 11), (11, 6), (8, 40)])
 def test_at_other_numbers_it_is_the_integral_along_the_cuts(first, second):
     """The contour drawn in to the l_i and to the cuts between zeros of psi_1 and psi_2, in mpmath."""
     values = [0.5, 1.2, 3.0]
@@ -178,6 +178,7 @@ def test_many_clients_in_batches_give_what_each_gives_alone():
     assert score.per_client.tolist() == pytest.approx(alone, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_of_repeated_draws_away_from_zero():
     values, errors = [], []
     for seed in range(50):
@@ -219,6 +220,7 @@ def test_images_that_occur_twice_count_once(repeated):
     assert effective_count(marks_of(noisy)) == pytest.approx(effective_count(marks_of(images)))
 
 
+@pytest.mark.slow
 def test_without_counting_them_repeated_images_would_bring_the_bias_back():
     counted, plain = [], []
     for seed in range(40):

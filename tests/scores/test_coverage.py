@@ -26,7 +26,6 @@ from fedgen.scores import (
 )
 from fedgen.scores.wasserstein.wasserstein import CriticSide
 from fedgen.statistics import summarize
-from tests.quick import first_quick
 
 DRAWS = 200
 FEWEST = 0.95 - 3.3 * (0.95 * 0.05 / DRAWS) ** 0.5  # once in 2,000 among right intervals
@@ -74,7 +73,8 @@ SMOOTH: dict[str, Score] = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(SMOOTH))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMOOTH)
 def test_intervals_cover_the_estimates_expectation(name: str) -> None:
     found = coverage(SMOOTH[name])
     assert all(FEWEST < share <= 0.995 for share in found.values()), found

@@ -10,7 +10,6 @@ from fedgen.evaluation.score_choice import choose
 from fedgen.scores import FeatureLikelihoodReference
 from fedgen.scores.manifold.feature_likelihood import AdaptiveDensity
 from fedgen.seeds import generator
-from tests.quick import first_quick
 
 DIM = 6
 
@@ -61,7 +60,8 @@ def plain(generated: Tensor, train: Tensor, held_out: Tensor, seed: int = 0) -> 
     return 100 * float(plain_losses(made, own, other).mean() - sum(baselines) / 8)
 
 
-@pytest.mark.parametrize("count", first_quick([15, 60]))  # fewer and more than half of the training images
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [15, 60])  # fewer and more than half of the training images
 def test_values_are_those_of_a_plain_implementation(count: int) -> None:
     random = torch.Generator().manual_seed(0)
     train, held_out = [draw(50, random), draw(31, random, 1.0)], [draw(20, random), draw(25, random, 1.0)]
@@ -108,6 +108,7 @@ def test_scales_of_features_order_and_constant_features_do_not_matter() -> None:
     assert wide.values["all"] == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_same_generated_set_has_the_same_bits_and_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     random = torch.Generator().manual_seed(3)
     reference = FeatureLikelihoodReference.from_features([draw(60, random)], [draw(20, random)])

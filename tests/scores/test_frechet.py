@@ -172,6 +172,7 @@ def test_summaries_may_stand_beside_features() -> None:
     assert mixed.score(draw(50, 1)).values == pytest.approx(whole.score(draw(50, 1)).values, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_many_small_clients_in_batches_equal_a_loop() -> None:
     sizes = torch.randint(2, 60, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     clients = [draw(size, seed, 1 + seed / 40, dim=64) for seed, size in enumerate(sizes)]

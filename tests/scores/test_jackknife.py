@@ -80,6 +80,7 @@ def test_of_heavy_tails_it_takes_off_what_the_correction_leaves():
     assert abs(means["fidj"]) < 2.5 * error
 
 
+@pytest.mark.slow
 def test_groups_sums_give_what_features_give():
     def groups(features):
         return [summarize(features[group::8]) for group in range(8)]

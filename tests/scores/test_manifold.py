@@ -79,6 +79,7 @@ def test_points_on_a_line_by_hand() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("block", [25, 2048])  # several blocks, of some clients with a rest, and one
 def test_counts_are_those_of_prdc(block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +100,7 @@ def test_counts_are_those_of_torch_fidelity(save_memory: bool) -> None:
     check(CLIENTS, GENERATED, peer, k=3)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_prdc_at_features_of_an_embedding() -> None:
     mixing = draw(256, 9, dim=256) * torch.logspace(0, -2, 256).unsqueeze(1)
     real, made = ((draw(250, seed, dim=256) @ mixing).relu().float() for seed in (5, 6))

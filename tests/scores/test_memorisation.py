@@ -51,6 +51,7 @@ def federation(random: torch.Generator, sizes: tuple[int, int]) -> tuple[list[to
     return train, [draw(sizes[1], random), draw(100, random, 2.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(200, 200), (450, 50)])
 def test_a_generator_without_memory_scores_a_half_within_its_error(sizes: tuple[int, int]) -> None:
     random, draws = torch.Generator().manual_seed(0), 100

@@ -20,7 +20,6 @@ from fedgen.scores.aggregate import OverClients, mean_variance
 from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.wasserstein.wasserstein import CriticSide
 from fedgen.statistics import summarize
-from tests.quick import first_quick
 
 Score = Callable[[list[Tensor], Tensor, list[float] | str], FederatedScore]
 
@@ -177,7 +176,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "weights"), first_quick(CASES, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "weights"), CASES)
 def test_errors_are_the_spread_over_repeated_draws_of_20_clients(name: str, weights: str) -> None:
     made = draw(100, 0, 2.0, 0.7, dim=2)
     scores = [SCORES[name](a_federation(seed), made, weights) for seed in range(45)]

@@ -8,7 +8,6 @@ import torch
 
 from fedgen.scores import CriticOptions, WassersteinReference, wasserstein_critic
 from fedgen.scores.wasserstein.wasserstein import CriticSide
-from tests.quick import first_quick
 from tests.scores.test_lipschitz import lipschitz_bound
 
 SHORT = CriticOptions(hidden=16, max_steps=60)
@@ -51,7 +50,8 @@ def test_on_the_images_of_its_training_a_critic_overshoots_the_populations_dista
     assert abs(unseen) < 4 * error
 
 
-@pytest.mark.parametrize("last_activation", first_quick([True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("last_activation", [True, False])
 def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal(last_activation):
     points = torch.zeros(40, 1)
     spread = torch.cat([torch.ones(20, 1), -torch.ones(20, 1)])  # W1 = 1, by f = |x|
@@ -72,6 +72,7 @@ def test_relu_is_biased_low_on_a_radial_shift_and_groupsort_much_less():
     assert 0.3 * expected < relu < 0.6 * expected
 
 
+@pytest.mark.slow
 def test_the_unit_of_the_features_is_that_of_the_distance():
     x, y = normal(300, 4, 0), normal(300, 4, 1) + 1
     value, error = wasserstein_critic(x, y, SHORT)
@@ -108,6 +109,7 @@ def test_opposite_shifts_cancel_in_the_pool_alone():
     assert pooled.values["all"] < 0.3
 
 
+@pytest.mark.slow
 def test_the_pool_follows_the_weights():
     parts = [normal(60, 2, 1) + 5, normal(60, 2, 2)]
     reference = WassersteinReference.from_features(parts, SHORT, weights=[0.0, 1.0])

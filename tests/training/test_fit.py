@@ -200,6 +200,7 @@ def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training
     assert kept in capsys.readouterr().out  # of the finished run
 
 
+@pytest.mark.slow
 def test_explain_is_refused_where_there_are_no_turns(recipe, capsys):
     assert fit(recipe, "--explain", "--centralised") == 2
     assert "--explain tells what FedAvgStrategy does with a module's state" in capsys.readouterr().err
@@ -379,7 +380,8 @@ def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, run, monkeypatch)
         fit(recipe, "--threads", "0")
 
 
-@pytest.mark.parametrize("control", first_quick(["local_only", "centralised"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["local_only", "centralised"])
 def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
     assert fit(recipe, f"--{control}") == 0
     records = Run(f"checkpoints/tiny-{control}").records
@@ -568,6 +570,7 @@ def test_a_run_that_stopped_early_is_finished(recipe, capsys):
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
     assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 2
     assert "limit_train_batches=3: a batch is a client's whole turn" in capsys.readouterr().err
@@ -595,6 +598,7 @@ def shown_by(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_help_is_a_screen_of_options_and_examples_that_work(capsys):
     assert main(["fit", "--help"]) == 0
     screen = capsys.readouterr().out

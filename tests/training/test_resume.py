@@ -16,7 +16,6 @@ from fedgen.training.fit import naming_write_errors, resumes_at
 from tests.cli.test_run import recipe_of
 from tests.full_disk import spoil
 from tests.killed_runs import RECIPE
-from tests.quick import first_quick
 
 RUN = Path("checkpoints/tiny")
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities")
@@ -138,6 +137,7 @@ def test_with_a_sound_last_checkpoint_it_is_the_round_before(run, trained, capsy
     assert_same(trained)
 
 
+@pytest.mark.slow
 def test_where_none_is_left_the_message_says_what_remains_to_do(run, capsys):
     for path in run.glob("*.ckpt"):
         truncate(path)
@@ -180,7 +180,8 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(PLACES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLACES)
 def test_a_full_disk_ends_the_run_in_one_message_and_it_goes_on_to_the_same_end(
     work, trained, name, capsys, monkeypatch
 ):
@@ -214,6 +215,7 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
     assert_same(trained)
 
 
+@pytest.mark.slow
 def test_a_folder_that_can_no_longer_be_written_ends_the_run_likewise(work, trained, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         spoil(patch, full_after(2, [".ckpt", ".jsonl", ".png"]), errno.EROFS)

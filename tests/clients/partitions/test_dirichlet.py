@@ -6,7 +6,6 @@ import pytest
 from fedgen.clients.partitions import Dirichlet, by_label
 from fedgen.clients.partitions.by_label import draw_labels, take_examples, take_turns, until_exhausted
 from tests.clients.partitions.test_partition import labelled
-from tests.quick import first_quick
 
 
 def balanced(count, classes=10):
@@ -109,7 +108,8 @@ def test_clients_filled_one_after_the_other_see_fewer_labels():
     assert present[1] < 2 < present[0]
 
 
-@pytest.mark.parametrize("block", first_quick([1, 4, 1024]))
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [1, 4, 1024])
 def test_draws_in_blocks_have_the_distribution_of_draws_one_by_one(monkeypatch, block):
     monkeypatch.setattr(by_label, "BLOCK", block)
     shares = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])

@@ -63,6 +63,7 @@ def test_clients_are_the_groups_that_the_points_were_drawn_from(covariance):
     assert recovered(Semantic(GROUPS, "identity", clustering=replace(SURE, covariance=covariance))) > 0.95
 
 
+@pytest.mark.slow
 def test_groups_that_vary_in_ways_of_their_own_are_found_by_full_covariances():
     assert recovered(Semantic(GROUPS, "identity", clustering=SURE), spread=0.4, each=80) > 0.95
 
@@ -78,6 +79,7 @@ def test_with_labels_means_left_in_clusters_are_found_but_fewer_partners():
     assert recovered(centred) > recovered(published) + 0.15
 
 
+@pytest.mark.slow
 def test_tied_covariances_match_the_same_whatever_the_labels_means():
     rules = (Semantic(GROUPS, "identity", None, replace(SURE, covariance="tied"), centre) for centre in (True, False))
     examples, _ = grouped()

@@ -127,6 +127,7 @@ def test_clients_are_scored_like_those_of_any_partition():
     assert gaps[0] > 0
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_over_such_clients_and_a_dealt_partition_is_not_dealt_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = {

@@ -17,6 +17,7 @@ def drawn(size=2, rounds=ROUNDS, sizes=SIZES):
     return [SizeSampler().draw(sizes, size, seed=3, round=round) for round in range(rounds)]
 
 
+@pytest.mark.slow
 def test_every_pair_is_drawn_as_often_as_two_independent_draws_say():
     """Clients 0 and 2, in either order, have the probability 2 * 0.1 * 0.6; deviations within 4.5 standard errors."""
     found = Counter(map(tuple, drawn()))

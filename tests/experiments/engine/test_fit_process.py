@@ -118,6 +118,7 @@ def test_calls_at_once_are_forks_at_once(run, tmp_path, monkeypatch):
         assert [one.result(SECONDS)[0] for one in both] == [0, 0]
 
 
+@pytest.mark.slow
 def test_variables_that_change_are_the_callers_and_another_environment_has_another_server(run, servers, monkeypatch):
     told = "import os; print(os.environ.get('PL_GLOBAL_SEED'), os.environ.get('OMP_NUM_THREADS'), os.getppid())"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -132,6 +133,7 @@ def test_variables_that_change_are_the_callers_and_another_environment_has_anoth
     wait_for(lambda: is_gone(first[2]))
 
 
+@pytest.mark.slow
 def test_a_server_without_trainings_ends_and_the_next_training_starts_another(run, servers):
     told = "import os; print(os.getppid())"
     first = int(run(told)[1])
@@ -222,6 +224,7 @@ def caller(tmp_path, monkeypatch):
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaf", ["", "import signal; signal.signal(15, signal.SIG_IGN); "])
 def test_a_caller_that_is_killed_leaves_neither_training_nor_server(caller, deaf):
     process, server, fork = caller(deaf + WAITS)

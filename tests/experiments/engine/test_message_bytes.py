@@ -28,6 +28,7 @@ def trained(folder, **strategy):
     return run, [parameter.numel() for parameter in rebuild(run.place)[0].parameters() if parameter.requires_grad]
 
 
+@pytest.mark.slow
 def test_weights_and_buffers_that_turns_change_are_sent_whole(tmp_path):
     run, counts = trained(tmp_path)
     assert message_bytes(run) == {
@@ -37,6 +38,7 @@ def test_weights_and_buffers_that_turns_change_are_sent_whole(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.01])
 def test_compressed_updates_count_as_they_are_sent(share, tmp_path):
     rule = {"class_path": "fedgen.federated.compression.TopK", "init_args": {"share": share}}
@@ -72,6 +74,7 @@ def test_a_client_algorithm_says_what_it_sends_beside_the_model(rule, times, tmp
     assert sent["weights"] == 4 * sum(counts) + BUFFERS
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_where_every_client_keeps_its_own(tmp_path):
     run, _ = trained(tmp_path, personal=["*"], optimizer_state="keep")
     assert sum(message_bytes(run).values()) == 0

@@ -37,6 +37,7 @@ def test_images_are_the_last_checkpoints_and_those_of_a_seed_always_the_same(run
     assert not torch.equal(images, generated_images(runs[1], 20))
 
 
+@pytest.mark.slow
 def test_clients_are_those_of_all_runs_or_the_run_of_others_is_named(runs):
     data = clients_of(runs[:2])
     assert [len(client.train) for client in data.clients] == [len(part) for part in client_images(runs[0])]

@@ -64,6 +64,7 @@ def test_the_federation_is_what_each_client_trains_on(trained):
         assert not set(positions.tolist()) & set(client.held_out.tolist())
 
 
+@pytest.mark.slow
 def test_at_most_so_many_images_of_a_client_are_taken(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = Trained(runs, load_embedding("pixels"), client_images=11)

@@ -69,6 +69,7 @@ def test_a_form_is_a_loss_that_the_model_takes(arm, moments, tmp_path):
     assert model.optimised_on == ["pixels"]
 
 
+@pytest.mark.slow
 def test_the_control_has_no_loss_and_the_pictures_have_one_in_a_network(tmp_path):
     assert model_of(CHOICE.training(PICTURES, "sagan", WITHOUT, 0), tmp_path / "a").generator_losses == []
     model = model_of(CHOICE.training(PICTURES, "sagan", EMA, 0), tmp_path / "b")

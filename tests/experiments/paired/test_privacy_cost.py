@@ -43,6 +43,7 @@ def test_epsilon_is_of_the_client_drawn_most_by_any_seed():
     assert spent["noise 1"] == pytest.approx(spent_epsilon([1.0 / 2] * most, 1e-3, "rdp"))
 
 
+@pytest.mark.slow
 def test_a_finished_experiment_prints_the_present_epsilons(tmp_path, capsys):
     settings = {"noise": [1.0], "max_norm": 0.5, "delta": 1e-3, "rounds": 10, "seeds": 1, "num_images": 9}
     settings |= {"recipe": start_of(RECIPE), "seed": 0, "quick": False}

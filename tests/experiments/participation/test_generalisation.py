@@ -68,6 +68,7 @@ def test_too_few_images_to_score_are_refused(recipe):
         GapChoice(recipe=recipe, num_images=5)
 
 
+@pytest.mark.slow
 def test_two_arms_of_as_many_clients_are_refused(recipe):
     key = "data.init_args.split.init_args.participating"
     with pytest.raises(ValueError, match="both"):

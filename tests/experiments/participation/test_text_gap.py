@@ -27,6 +27,7 @@ def change(recipe, **data):
     recipe.write_text(yaml.safe_dump(settings))
 
 
+@pytest.mark.slow
 def test_arms_are_the_books_their_sections_random_deals_and_training_in_one_place(recipe):
     choice = TextChoice(recipe=recipe)
     assert [arm.name for arm in choice.arms] == ["natural", "Dirichlet", "random", CENTRAL]

@@ -61,6 +61,7 @@ def test_generators_hold_what_their_recipes_say():
     assert seen(places.draw(name)) == seen(stored[distances.argsort()[:20]])
 
 
+@pytest.mark.slow
 def test_the_floor_has_the_clients_shares_and_the_projection_the_rest():
     write_cifar10(Path("data"))
     places = ClassFederation(replace(DIGITS, data="cifar10", num_images=10, client_images=7))

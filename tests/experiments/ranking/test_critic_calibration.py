@@ -27,6 +27,7 @@ def test_a_shift_moves_other_images_by_its_length_in_units_of_the_spread():
     assert len(rows & {tuple(row.tolist()) for row in FEATURES}) == 3000
 
 
+@pytest.mark.slow
 def test_slicing_leaves_the_mean_cosine_of_a_shift():
     assert mean_cosine(1) == pytest.approx(1)
     assert mean_cosine(2) == pytest.approx(2 / math.pi)
@@ -48,6 +49,7 @@ def test_the_widest_axis_alone_is_stretched_and_the_distance_is_that_along_it():
     assert along == pytest.approx(case.distance, rel=0.06)
 
 
+@pytest.mark.slow
 def test_shares_are_of_the_known_distance_and_unknown_ones_are_left_out():
     def means(generated, real):
         return float((generated.double().mean(0) - real.double().mean(0)).norm())

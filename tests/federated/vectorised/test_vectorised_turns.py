@@ -138,6 +138,7 @@ def test_each_client_draws_what_it_draws_by_itself():
     assert farthest(one, many) < EXACT
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
     def train(module, folder, rounds, ckpt_path=None):
         strategy = FedAvgStrategy(
@@ -196,6 +197,7 @@ def test_turns_that_fail_together_are_taken_one_by_one_where_the_client_at_fault
     assert "2 of the round's turns are taken one by one: labels are 0 or 1" in caplog.text
 
 
+@pytest.mark.slow
 def test_clients_whose_batches_differ_in_size_train_with_those_of_their_size():
     """Batches of 4, but for two clients of 3 and one of 2 examples, which has nobody to go with."""
     data = make_data((12, 3, 8, 3, 2, 5))
@@ -204,6 +206,7 @@ def test_clients_whose_batches_differ_in_size_train_with_those_of_their_size():
     assert farthest(one, many) < EXACT
 
 
+@pytest.mark.slow
 def test_clients_at_different_iterations_train_with_those_whose_steps_are_theirs():
     """The second optimizer steps after every third iteration of a client's own, and turns have four."""
     one, many = both(seeded(Pair), rounds=6, cohort_size=3)
@@ -211,6 +214,7 @@ def test_clients_at_different_iterations_train_with_those_whose_steps_are_theirs
     assert farthest(one, many) < EXACT
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_does_not_step_in_a_turn_keeps_its_state():
     """With two iterations a turn the second optimizer steps in two of a client's turns out of three."""
     one, many = both(seeded(Pair), rounds=4, communication_interval=2, optimizer_state="keep")
@@ -321,7 +325,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(MODELS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_models_of_the_kit_train_as_one_by_one(name):
     """Weights with their moving averages, clients' Adams, logged losses, learning rates."""
     data = FederatedDataModule(Digits(), IID(100), batch_size=16, seed=0, held_out=0.0)

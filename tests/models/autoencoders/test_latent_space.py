@@ -72,6 +72,7 @@ def test_images_are_decoded_in_chunks():
     assert sizes == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_vae_brings_the_moments_of_its_latents(tmp_path, fit):
     model, images = make_vae(), images_of(2)
     fit(model, batches=1)

@@ -85,6 +85,7 @@ def test_moments_stay_in_full_precision():
     assert {tensor.dtype for tensor in moments.state_dict().values()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_a_round_is_the_mean_of_clients_own_loops_moments_too(tmp_path):
     model = make(kl_weight=0.1)
     start = copy.deepcopy(model)
@@ -109,6 +110,7 @@ def test_a_round_is_the_mean_of_clients_own_loops_moments_too(tmp_path):
     assert set(trainer.callback_metrics) >= {"loss", "reconstruction", "kl"}
 
 
+@pytest.mark.slow
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path):
     whole, part, resumed = make(), make(), make()
     train(whole, 2, tmp_path, cohort_size=2)

@@ -14,6 +14,7 @@ def sigma(weight):
     return torch.linalg.matrix_norm(weight.detach().flatten(1), 2).item()
 
 
+@pytest.mark.slow
 def test_every_weight_has_norm_one_but_for_the_gains_of_batch_norm():
     torch.manual_seed(0)
     networks = [

@@ -150,6 +150,7 @@ def test_computing_activations_twice_gives_the_same_gradients():
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.slow
 def test_computing_activations_twice_keeps_fewer_of_them():
     torch.manual_seed(0)
     network = UNet(8, 1, (16,) * 4, 2, ())

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from fedgen.models.stylegan2 import operations
 from fedgen.models.stylegan2.operations import conv2d, conv_transpose2d
 from fedgen.models.stylegan2.training_steps import r1_penalty
-from tests.quick import first_quick
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -20,7 +19,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 SIZES = [(4, 1, 1), (5, 1, 0), (6, 2, 0), (5, 2, 1), (6, 2, 1)]  # rows, stride, padding
 
 
-@pytest.mark.parametrize(("rows", "stride", "padding"), first_quick(SIZES, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "stride", "padding"), SIZES)
 def test_convolution_is_that_of_pytorch_and_its_derivatives_are_those_of_small_steps(
     rows: int, stride: int, padding: int
 ) -> None:
@@ -34,7 +34,8 @@ def test_convolution_is_that_of_pytorch_and_its_derivatives_are_those_of_small_s
     assert torch.autograd.gradgradcheck(ours, (x, kernel, bias))
 
 
-@pytest.mark.parametrize(("rows", "stride", "padding"), first_quick(SIZES, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "stride", "padding"), SIZES)
 def test_transposed_convolution_likewise(rows: int, stride: int, padding: int) -> None:
     x, kernel = draw(2, 2, rows - 1, rows), draw(2, 3, 3, 3, seed=1)
 

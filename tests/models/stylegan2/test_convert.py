@@ -17,7 +17,6 @@ from fedgen.models.stylegan2.stylegan2 import read_trained_networks
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
 from tests.models.stylegan2.pickle_builder import Discriminator, EasyDict, Generator, Layer, write_official
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 
@@ -58,6 +57,7 @@ def write_pickle(path, case, by_hand=False, **changes):
     path.write_bytes(write_official(networks | changes, 3, by_hand=by_hand))
 
 
+@pytest.mark.slow
 def test_converted_networks_make_the_official_images(tmp_path, case):
     path = tmp_path / "ffhq.pkl"
     for by_hand in (False, True) if case.labels is None else (False,):  # the small set in both forms of a pickle
@@ -81,7 +81,8 @@ def with_filter(weights, side, pattern, taps):
     return state | dict.fromkeys(chosen, kernel / kernel.sum()), chosen
 
 
-@pytest.mark.parametrize("taps", first_quick([[1, 1], [1, 2, 1], [1, 5, 10, 10, 5, 1]]), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("taps", [[1, 1], [1, 2, 1], [1, 5, 10, 10, 5, 1]], ids=str)
 def test_filters_of_any_length_are_converted(tmp_path, case_a, taps):
     g, d = official_settings(case_a.settings)
     g["synthesis_kwargs"] = EasyDict(g["synthesis_kwargs"], resample_filter=taps)
@@ -104,6 +105,7 @@ def test_filters_of_any_length_are_converted(tmp_path, case_a, taps):
         assert found.critic(case_a["in/real"]).isfinite().all()
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_that_trains(tmp_path, case_a, capsys):
     source, target = tmp_path / "ffhq.pkl", tmp_path / "ffhq.safetensors"
     write_pickle(source, case_a)
@@ -126,6 +128,7 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert not (tmp_path / "a.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
     shared = {"image_size": 8, "channels": 1, "channel_base": 32}
     module = StyleGAN2(

@@ -8,7 +8,6 @@ from fedgen.models.networks.network import build, describe
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.training_steps import path_lengths, r1_penalty
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
-from tests.quick import first_quick
 
 GRADIENT_NORMS = 1e-3
 
@@ -71,7 +70,8 @@ def assert_gradients(network, expected, of_noise=GRADIENT_NORMS):
         assert found[name] == pytest.approx(norm, rel=off, abs=1e-7 * largest), name
 
 
-@pytest.mark.parametrize("channels_last", first_quick([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("channels_last", [False, True])
 def test_main_phases_have_the_official_losses_and_gradients(case, channels_last):
     generator = case.generator(channels_last=channels_last).train()
     discriminator = case.discriminator(channels_last=channels_last).train()
@@ -96,6 +96,7 @@ def test_main_phases_have_the_official_losses_and_gradients(case, channels_last)
     assert deviation(kept, case["loss/Dmain/grad_b8.conv0.weight"]) <= GRADIENT_NORMS
 
 
+@pytest.mark.slow
 def test_r1_differentiates_once_more_as_officially(case):
     for channels_last in layouts(case, True):
         network = case.discriminator(channels_last=channels_last).train()
@@ -108,7 +109,8 @@ def test_r1_differentiates_once_more_as_officially(case):
         assert deviation(kept, case["loss/Dreg/grad_b8.conv0.weight"]) <= GRADIENT_NORMS
 
 
-@pytest.mark.parametrize("channels_last", first_quick([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("channels_last", [False, True])
 def test_path_lengths_differentiate_once_more_as_officially(case, channels_last):
     # sums over maps that nearly cancel: 0.5 % off in float32 where torch 2.15 adds NCHW maps, 1e-5 in float64
     bounds = {torch.float64: GRADIENT_NORMS} | ({torch.float32: 1e-2} if case.labels is None else {})

@@ -55,6 +55,7 @@ def test_a_model_comes_back_with_its_settings(tmp_path):
     assert all(p.requires_grad for p in [*read.generator.parameters(), *read.critic.parameters()])
 
 
+@pytest.mark.slow
 def test_half_the_size_in_float16(tmp_path):
     larger = {"channel_base": 1024}
     written = StyleGAN2(generator(**larger), critic(**larger))

@@ -238,6 +238,7 @@ def test_ramp_up_forgets_the_initial_weights():
     torch.testing.assert_close(dict(module.averaged.named_parameters()), dict(module.generator.named_parameters()))
 
 
+@pytest.mark.slow
 def test_one_client_is_central_training_but_for_the_average():
     """A federation of one client with all data takes the same steps from the same draws."""
     module, central = make(), make()
@@ -278,6 +279,7 @@ def test_resumes_to_the_bit(tmp_path, federated):
         assert torch.equal(found[name], value), name
 
 
+@pytest.mark.slow
 def test_a_checkpoint_samples_without_anything_else(tmp_path):
     module = make(num_classes=3, augment=AdaptiveAugment("bg"), truncation=0.7)
     trainer = fit(module)
@@ -328,6 +330,7 @@ def test_sampling_leaves_the_module_as_it_was():
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
+@pytest.mark.slow
 def test_generator_losses_join_the_game():
     module = make(generator_losses=[lambda fake: fake.square().mean() * 1e4])
     before = make()

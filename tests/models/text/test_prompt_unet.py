@@ -25,7 +25,6 @@ from fedgen.models import DDPM, EDM, FlowMatching, LatentSpace, PromptUNet
 from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler, make_scheduler
 from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks.diffusers_networks import embed_prompts
-from tests.quick import first_quick
 from tests.tiny_clip import make_tokenizer
 from tests.trainers import quiet_trainer
 
@@ -80,6 +79,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance):
     model = make(pipeline, sampler=DDIM)
@@ -94,6 +94,7 @@ def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance)
     assert not torch.allclose(images[0], model.sample(3, seeded(), torch.tensor([1, 0, 2]))[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_prompts_are_embedded_as_the_pipeline_does(pipeline):
     theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
     expected, empty = theirs.encode_prompt(PROMPTS, "cpu", 1, True)
@@ -165,7 +166,8 @@ def train(model, folder, rounds=1, ckpt_path=None):
     return trainer
 
 
-@pytest.mark.parametrize("kind", first_quick(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_adapters_alone_train_and_travel_over_clients(pipeline, tmp_path, kind):
     model = make(pipeline, kind, lora=LoRA(rank=2, targets=("to_q", "to_k", "to_v", "to_out.0")), ema_decay=None)
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -2,6 +2,7 @@
 
 import shlex
 
+import pytest
 from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
@@ -35,6 +36,7 @@ def test_the_terminal_and_the_page_say_the_same(tmp_path):
     assert [part for part in parts if part not in printed] == []
 
 
+@pytest.mark.slow
 def test_headings_come_in_order_and_say_what_was_found(tmp_path, capsys):
     folder = run(tmp_path / "quick")
     report_run(folder, Console(width=200), "quickstart")

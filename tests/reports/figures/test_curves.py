@@ -38,6 +38,7 @@ def test_nothing_to_draw_is_an_error(tmp_path):
         draw_curves(FLOOR, tmp_path / "none.png")
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_left_out(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
@@ -70,6 +71,7 @@ def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_marks_and_sampling_settings_are_explained_above_the_panels(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -108,6 +110,7 @@ def test_the_name_of_a_point_stands_where_no_other_point_is(at, points, side):
     assert free_side(at, [at, *points]) == side
 
 
+@pytest.mark.slow
 def test_the_legend_explains_the_bands(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

@@ -3,7 +3,6 @@
 import pytest
 
 from fedgen.reports.figures.curves import draw_clients, draw_curves
-from tests.quick import first_quick
 from tests.reports.folders import make_records
 
 NAMES = {
@@ -15,7 +14,8 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_names_that_are_no_formulas_are_drawn(name, tmp_path):
     text = NAMES[name]
     records = make_records(names=[text, text + "1", "c"], embedding=text, reference=text)

@@ -10,7 +10,6 @@ from fedgen.data import Digits, Examples, GaussianMixture
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.tables.partition_table import PartitionSummary
 from fedgen.reports.figures.partition_picture import draw_partition
-from tests.quick import first_quick
 from tests.reports.figures.test_curves import size
 
 
@@ -42,7 +41,8 @@ TITLES = {
 }
 
 
-@pytest.mark.parametrize("case", first_quick(CASES))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_picture_is_drawn(case, tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
@@ -78,6 +78,7 @@ def test_every_client_is_a_dot_and_the_mean_a_line(tmp_path, monkeypatch):
     assert lines[4] == pytest.approx([sum(fid.of_deals("iid")) / 2] * 2)
 
 
+@pytest.mark.slow
 def test_names_of_clients_are_no_mathematics(tmp_path):
     images = Digits().load().inputs[:20]
     owners = torch.arange(20) % 2
