@@ -127,8 +127,8 @@ class EvaluationPlan:
             self._check_labels(score, (first, held_out), held_out, 2)
 
     def _check_classes(self) -> None:
-        """Check the classes of scores that compare images with their labels' prompts, on every split."""
-        for choice in (choice for choice in self.all_choices if choice.needs == "prompts"):
+        """Check the classes of scores of labels' classes and prompts, on every split."""
+        for choice in (choice for choice in self.all_choices if choice.needs in ("classes", "prompts")):
             self._check_labels(choice.name, self.splits, self.splits[0], 1)
             try:
                 choice.definition.check_classes(self.splits[0].classes)
@@ -320,7 +320,7 @@ class RealSide:
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
         labels = None if split.labels is None else split.labels.split(counts)
         texts = panel.embedding.text_features if panel.embedding.takes_texts else None
-        more = held_out, labels, len(split.classes), texts
+        more = held_out, labels, split.classes, texts
         try:
             with name_clients(split.images, [split]):
                 dim = 0 if panel.on_images else features[id(split.images)].shape[1]

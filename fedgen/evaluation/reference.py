@@ -28,7 +28,7 @@ class Reference:
         aggregates: Sequence[str] = (),
         held_out: Sequence[Tensor] | None = None,
         labels: Sequence[Tensor] | None = None,
-        num_classes: int = 0,
+        classes: Sequence[str] = (),
         texts: TextFeatures | None = None,
     ) -> None:
         self.choices = choose_scores(scores)
@@ -36,7 +36,7 @@ class Reference:
         counts = [part.count if isinstance(part, Gaussian) else len(part) for part in clients]
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
-        side = ClientSide(shared(clients), weights, held_out, labels, num_classes, texts)
+        side = ClientSide(shared(clients), weights, held_out, labels, len(classes), texts, classes=classes)
         self._passes: list[tuple[Sequence[ScoreChoice], FittedScore]] = [
             (group, group[0].definition.fit(replace(side, asked=tuple(choice.kind for choice in group))))
             for group in passes(self.choices)

@@ -15,6 +15,7 @@ from fedgen.scores import FederatedScore, Kernel, aggregate
 from fedgen.scores.definition import Needs, ScoreDefinition
 from fedgen.scores.definitions import definitions
 from fedgen.scores.of_model.answers import MetricScore
+from fedgen.scores.of_model.by_class import ClassScore
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,20 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
         if isinstance(named, type) and issubclass(named, ScoreDefinition):
             return choose(_define(named, given), name, scale)
         return ScoreChoice(name or kind.rsplit(".", 1)[-1].lower(), MetricScore(kind, given), scale)
-    known = known_scores()
+    of_class, known = given.pop("of_class", None), known_scores()
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"unknown score {kind!r}; known: {', '.join(known)}, and your own and torchmetrics classes by class paths"
         )
-    return choose(_define(known[kind], given), name, scale)
+    definition = _define(known[kind], given)
+    if of_class is not None:
+        definition = ClassScore(definition, str(of_class))
+    return choose(definition, name, scale)
 
 
 def known_scores() -> dict[str, type[ScoreDefinition]]:
-    """The kit's scores by the names that ask for them; a metric is asked for by its class path."""
-    return {name: definition for name, definition in definitions().items() if definition is not MetricScore}
+    """The kit's scores by the names that ask for them: not metrics, nor a score of a class, which is an option."""
+    return {name: one for name, one in definitions().items() if one not in (MetricScore, ClassScore)}
 
 
 def _define(definition: type[ScoreDefinition], given: Mapping[str, Any]) -> ScoreDefinition:

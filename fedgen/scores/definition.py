@@ -17,8 +17,10 @@ from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
 from fedgen.statistics import Gaussian
 
-Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model", "texts"]
-BY_CLASS: tuple[Needs, ...] = ("labels", "prompts")
+Needs = Literal[
+    "summaries", "features", "logits", "points", "held out", "prompts", "classes", "labels", "model", "texts"
+]
+BY_CLASS: tuple[Needs, ...] = ("labels", "prompts", "classes")
 """Needs of images that a model is asked for by their class."""
 TextFeatures = Callable[[Sequence[str]], Tensor]
 """Texts to their features [N, D], in the space of images' features."""
@@ -65,6 +67,7 @@ class ClientSide:
         num_classes: of those labels.
         texts: features of texts beside those of images, where the embedding has some.
         asked: names of the scores that are asked for, of those that one pass gives; all of them by default.
+        classes: names of the labels' classes.
 
     Examples:
         >>> import torch
@@ -81,6 +84,7 @@ class ClientSide:
     num_classes: int = 0
     texts: TextFeatures | None = None
     asked: tuple[str, ...] = ()
+    classes: Sequence[str] = ()
 
     @property
     def features(self) -> list[Tensor]:
@@ -159,9 +163,9 @@ class ScoreDefinition(ABC):
     Attributes:
         name: in recipes, records and columns.
         needs: "summaries" of features will do; "features"; "logits" of generated images alone; real "points" and a
-            model's density; the clients' "held out" features besides; features with labels, and those of the labels'
-            "prompts"; in place of features images with "labels", images that the "model" is asked about, or "texts"
-            as their bytes.
+            model's density; the clients' "held out" features besides; features with labels of "classes", and those of
+            the labels' "prompts"; in place of features images with "labels", images that the "model" is asked about, or
+            "texts" as their bytes.
         family: scores of one family and equal options come out of one pass; its own name by default.
         shares_out: whether processes that are `together` share its work; of another, one process does all.
         knows_weights: whether clients' weights count in `all`.

@@ -37,7 +37,7 @@ def test_what_is_left_unexplained_is_found():
 def test_a_question_mark_is_answered_with_all_scores(sets, capsys):
     assert main(["evaluate", *sets, "--scores", "?"]) == 2
     (known,) = re.findall("known: (.*?), and", capsys.readouterr().err)
-    assert {*known.split(", "), "metric"} == set(definitions())
+    assert {*known.split(", "), "metric", "of_class"} == set(definitions())
 
 
 def test_a_score_without_prepare_is_refused_when_it_is_made():
