@@ -85,6 +85,7 @@ def commands(built, tmp_path_factory):
     return home / "bin"
 
 
+@pytest.mark.slow
 def test_a_source_archive_holds_what_git_knows_but_the_shipped_weights(monkeypatch):
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout")

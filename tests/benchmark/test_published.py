@@ -19,6 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "entries" / "small"
 
 
+@pytest.mark.slow
 def test_every_published_entry_is_one_of_the_suite_and_shows_what_it_claims():
     entries, refused = read_all([RESULTS])
     assert refused == []

@@ -56,7 +56,8 @@ def made(kind, *arguments):
     return kind(*arguments)
 
 
-@pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
 def test_the_first_client_compiles_and_no_other_client_or_round(kind):
     backend = Counted()
     watch = Programs(backend)

@@ -63,6 +63,7 @@ def test_the_way_to_go_on_is_one_that_there_is(tmp_path):
             fit(tmp_path / "scores", 2, [evaluation()], ckpt_path=path)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_keeps_all_scores_checkpoints_and_pictures(tmp_path):
     with pytest.raises(RuntimeError, match="gone"):
         fit(tmp_path, 6, [evaluation(), RoundCheckpoint(), dies(4)])

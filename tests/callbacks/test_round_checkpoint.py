@@ -17,6 +17,7 @@ def names(folder):
     return sorted(p.name for p in folder.glob("*.ckpt"))
 
 
+@pytest.mark.slow
 def test_evaluated_rounds_and_the_last_are_kept(tmp_path):
     fit(tmp_path, 5)
     assert names(tmp_path) == ["last.ckpt", "round=00001.ckpt", "round=00003.ckpt", "round=00004.ckpt"]
@@ -46,6 +47,7 @@ def test_without_an_evaluation_every_nth_round_and_the_last_are_kept(tmp_path):
     assert names(tmp_path) == ["last.ckpt", "round=00001.ckpt", "round=00003.ckpt", "round=00004.ckpt"]
 
 
+@pytest.mark.slow
 def test_checkpoints_load_without_unpickling_and_hold_their_round(tmp_path):
     module = Points()
     fit(tmp_path, 4, module=module)

@@ -148,6 +148,7 @@ def test_a_run_stopped_early_is_scored_as_it_was_saved(tmp_path):
     assert recorded(tmp_path) == recomputed(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_average_of_steps_without_rounds_is_scored_too(tmp_path):
     callbacks = [evaluation(), average(update_every_n_steps=1), RoundCheckpoint()]
     trainer = make_trainer("auto", 2, callbacks=callbacks, default_root_dir=tmp_path, enable_checkpointing=True)
@@ -191,6 +192,7 @@ def test_what_trains_is_scored_where_checkpoints_hold_it(tmp_path, monkeypatch, 
     assert recorded(other) == recorded(plain) == recomputed(other, Validated())
 
 
+@pytest.mark.slow
 def test_a_callback_that_saves_something_else_changes_no_score(tmp_path):
     note = LambdaCallback(on_save_checkpoint=lambda trainer, module, checkpoint: checkpoint.update(mine=1))
     for folder, callbacks in ((tmp_path / "plain", []), (tmp_path, [note])):

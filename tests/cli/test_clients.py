@@ -117,6 +117,7 @@ def test_an_unknown_option_is_refused(capsys):
     assert "--embeding" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_on_clients_works_as_written(capsys):
     page = (Path(fedgen.__file__).parent.parent / "docs/clients.md").read_text()
     (recipe,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)

@@ -113,6 +113,7 @@ def test_settings_that_a_model_does_not_have_are_an_error(work, capsys):
     assert "ClassDigits has no sampling setting 'step'; it has: steps (10)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unconditional_model_is_refused_before_training(work, capsys):
     path = recipe_of(work, num_classes=None)
     settings = yaml.safe_load((work / "tiny.yaml").read_text())

@@ -90,6 +90,7 @@ def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
     assert per_client["beta"] == pytest.approx(0, abs=1e-9 * per_client["alpha"])
 
 
+@pytest.mark.slow
 def test_an_output_that_is_no_json_file_is_a_folder(root, capsys):
     assert against_clients("--output", "out_emb", "--scores", "fid") == 0
     Path("version-1.2").mkdir()
@@ -100,6 +101,7 @@ def test_an_output_that_is_no_json_file_is_a_folder(root, capsys):
     assert "out_emb/scores.json is there already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_they_are(root, drawn, capsys):
     strange, bytes_ = Path("data/[red] $x$ :smile: 日"), Path("data/caf\udce9")  # the latter is no text
     Path("data/alpha").rename(strange)
@@ -168,6 +170,7 @@ def test_one_reference_in_place_of_clients(root, capsys):
     assert "torch-fidelity's kid needs 1000 images" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_scores_of_clients_and_of_a_reference_stand_in_one_folder(root, drawn, capsys):
     """As README lists the two commands."""
     assert against_clients() == 0
@@ -279,6 +282,7 @@ def test_scores_that_a_generator_was_trained_on_are_marked_where_its_maker_says_
     assert "fid *" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_folder_of_clients_suggests_its_folders_and_does_not_advise_to_pool_them(root, capsys):
     assert evaluate("--clients", "data", "--embedding", "pixels") == 2
     err = capsys.readouterr().err

@@ -119,6 +119,7 @@ def test_where_scored_clients_have_no_image_left_the_floor_is_of_the_others():
     assert set(positions(data, splits[0].stand_ins[FLOOR].images)) == others
 
 
+@pytest.mark.slow
 def test_a_control_that_no_image_is_left_for_is_said_to_be_left_out_where_controls_are_asked_for():
     data = federation(IID(4), count=400, unparticipating=0.5, held_out=0.5)
     with pytest.warns(UserWarning, match="eval_clients"):

@@ -63,6 +63,7 @@ def test_options_that_experiments_share_are_explained_with_their_defaults(name, 
     assert all(f"--{hidden}" not in shown for hidden in ("total_images", "by_network", "options"))
 
 
+@pytest.mark.slow
 def test_an_option_that_no_experiment_has_is_refused_by_name(capsys):
     for name in SHARED:
         with pytest.raises(SystemExit):

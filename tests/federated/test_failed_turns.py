@@ -20,7 +20,6 @@ from tests.federated.modules import (
     same,
     weights,
 )
-from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:client .* is left out")
 
@@ -56,7 +55,8 @@ class Retried(FedAvgStrategy):
         return Again
 
 
-@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
 @pytest.mark.parametrize("kind", [Automatic, Manual])
 def test_a_client_that_is_retried_by_hand_equals_one_that_never_failed(kind, mode):
     """The first of a round, for whom the module already held the server's tensors, and a later one."""

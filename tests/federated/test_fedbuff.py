@@ -221,6 +221,7 @@ class Validated(Automatic):
         self.log("loss", super().training_step(batch, batch_idx))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
 def test_a_checkpoint_of_a_validation_lets_the_rounds_time_pass_once(tmp_path):
     found = []

@@ -77,8 +77,9 @@ def test_an_error_in_a_round_leaves_the_round_before(tmp_path, kind, settings):
     assert set(saved["fedavg"]["iterations"].values()) <= {4, 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round", [0, 2])
-@pytest.mark.parametrize("kind", first_quick([Automatic, Manual]))
+@pytest.mark.parametrize("kind", [Automatic, Manual])
 def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
     class Interrupted(kind):
         stops = True

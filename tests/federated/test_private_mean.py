@@ -256,6 +256,7 @@ def test_a_secret_training_again_in_its_folder_has_released_twice_and_does_not_t
     assert "clipped" not in trainer.callback_metrics
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_path):
     """From checkpoints in folders without `releases.json`."""
     for name, before in {"plain": None, "private": PrivateMean(1.0, 2.0, 1e-3, "secret")}.items():

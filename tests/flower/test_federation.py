@@ -77,7 +77,8 @@ def test_a_deployed_recipe_goes_on_as_its_simulation_without_a_node_that_vanishe
     settings["trainer"]["callbacks"].append({"class_path": "tests.flower.test_flower_strategy.FailsInRoundOne"})
     simulated, found = simulate(settings, images, tmp_path / "simulated"), read(output)
     assert [(one["round"], one["name"]) for one in found["fedavg"]["left_out"]] == [(1, "b")]
-    assert found["fedavg"]["left_out"][0]["reason"].endswith("it did not answer within 20 seconds")
+    # on a busy machine Flower may say first that no heartbeat came
+    assert found["fedavg"]["left_out"][0]["reason"].endswith(("it did not answer within 20 seconds", "interval."))
     assert found["epoch"] == 1
     assert found["fedavg"]["iterations"] == simulated["fedavg"]["iterations"]
     assert found["fedavg"]["iterations"][0] == 2 * 3

@@ -451,6 +451,7 @@ def test_a_server_that_nobody_hears_ends_and_keeps_its_rounds(images, tmp_path):
     assert read(tmp_path / "run")["epoch"] == 0
 
 
+@pytest.mark.slow
 def test_a_client_with_another_release_is_named(images, tmp_path, monkeypatch):
     monkeypatch.setattr("fedgen.flower.server.client_registry.__version__", "9.9")
     path = app_of(recipe(1), tmp_path / "app", 1)

@@ -323,6 +323,7 @@ def test_compressed_updates_that_no_client_sends_are_left_out(tmp_path):
         assert reason in left_out[name], name
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_compressed_updates_are_left_out_where_the_recipe_has_none(tmp_path):
     found = run(tmp_path, [Scripted("an honest one"), Scripted("b", **compressed(lambda sent: sent))])

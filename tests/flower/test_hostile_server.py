@@ -102,6 +102,7 @@ def test_a_summary_knows_what_it_asks(summary, kind, tensors, meta, fits):
     assert summary.asks(Message(kind, tensors, meta)) is fits
 
 
+@pytest.mark.slow
 def test_a_client_answers_of_a_loss_what_its_recipe_asks_and_no_more(images, tmp_path):
     """A hundred thousand landmarks in one question say where each image lies; sketches without end fill the memory."""
     asked = Asked(fine_tuning("message"), images, tmp_path)

@@ -11,7 +11,6 @@ from fedgen.statistics import Privacy
 from fedgen.statistics.private import promise_of
 from tests.flower.lying_server import LARGEST, LyingServer, RefusalError
 from tests.flower.runs import app_of, recipe, write_images
-from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid"]}
 NODES, OTHERS = [10, 11, 12, 13], [11, 12, 13]
@@ -108,7 +107,8 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(ALIKE))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALIKE)
 def test_what_clients_are_asked_for_differently_is_not_unmasked(name, server):
     asked = server()
     asked.mask(ALIKE[name](asked))

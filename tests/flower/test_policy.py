@@ -81,6 +81,7 @@ def test_a_client_tells_a_statistic_once(images, tmp_path, monkeypatch):
     assert same(answer(asking("statistics")), told)
 
 
+@pytest.mark.slow
 def test_a_run_scores_as_many_sets_of_generated_images_as_its_recipe_does_and_as_many_again(images, tmp_path):
     """Each is another number of the client's images; one that it has scored before is none."""
     sets = torch.rand(5, 3, 64).double()

@@ -138,6 +138,7 @@ def test_a_client_that_does_not_help_unmask_is_in_the_mean_and_named(name):
     np.testing.assert_allclose(found.mean[0], value(sum(NODES) / 4), atol=2 * 2 / STEPS)
 
 
+@pytest.mark.slow
 def test_clients_that_drop_out_at_different_stages_leave_the_others_mean():
     """Of seven, five are enough: one gives no shares, another no numbers."""
     nodes = {node: node_of(node) for node in range(10, 17)}

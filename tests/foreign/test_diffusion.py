@@ -4,9 +4,9 @@ import pytest
 
 from tests.foreign.cases import Case, check
 from tests.foreign.diffusion import CASES
-from tests.quick import first_quick
 
 
-@pytest.mark.parametrize("case", first_quick(CASES), ids=lambda case: case.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_federated_training_is_the_mean_of_ordinary_fits(case: Case) -> None:
     check(case)

@@ -50,7 +50,8 @@ def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
     assert max(found.values()) <= TOLERANCE, found
 
 
-@pytest.mark.parametrize(("schedule", "optimizer", "interval"), first_quick(SCHEDULES, of=24, several=True))
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "optimizer", "interval"), SCHEDULES)
 def test_a_schedule_goes_on(schedule, optimizer, interval) -> None:
     found = deviations_of_schedule(schedule, optimizer, interval)
     assert max(found.values()) <= TOLERANCE, found

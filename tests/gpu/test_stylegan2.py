@@ -52,6 +52,7 @@ def test_operations_and_two_orders_of_derivatives(name, device):
         assert deviation(ours, theirs) <= 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_images_logits_and_penalties_are_the_official_ones(channels_last, device):

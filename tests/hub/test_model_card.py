@@ -141,6 +141,7 @@ def test_pictures_are_drawn_of_images_alone(shape, is_drawn, tmp_path):
     assert draw_samples(object(), tmp_path / "none.png") is None
 
 
+@pytest.mark.slow
 def test_the_shipped_networks_card_is_made_of_its_records():
     card = shipped_card(CHECKPOINTS)
     assert (CHECKPOINTS / f"{STEM}.md").read_text() == card.text()

@@ -130,6 +130,7 @@ def test_a_temporary_file_that_is_removed_before_it_is_locked_is_made_anew(tmp_p
     assert len(calls) == 3  # of the file, of the one who removes it, of the next file
 
 
+@pytest.mark.slow
 def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.bin"
     path.write_bytes(b"old")

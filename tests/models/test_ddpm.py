@@ -348,6 +348,7 @@ def test_example_losses_of_a_class_differ_from_those_of_any(make_ddpm):
 # ---- checkpoints ----
 
 
+@pytest.mark.slow
 def test_a_checkpoint_loads_without_arguments_and_without_pickles(make_ddpm, fit, tmp_path):
     module = make_ddpm(num_classes=3, prediction="v", warmup=7, flips=True, sampler=Sampler("ddim", 5, 2.0))
     module.label_frequencies.counts.copy_(torch.tensor([1, 0, 2]))

@@ -19,7 +19,6 @@ from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import UNet
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
-from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
@@ -88,7 +87,8 @@ def edm_loss(network, images):
 LOSSES = {"ddpm": ddpm_loss, "flow": flow_loss, "edm": edm_loss}
 
 
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_round_is_the_mean_of_clients_own_loops(name, train):
     """Each client's warm-up counts its own iterations, the average moves once."""
     module = make(name, lr=0.01, warmup=4, ema_decay=0.5, ema_warmup=False)

@@ -303,6 +303,7 @@ def test_how_images_are_drawn_is_told_in_plain_types_and_changed():
 # ---- checkpoints and errors ----
 
 
+@pytest.mark.slow
 def test_a_checkpoint_loads_without_arguments_and_without_pickles(fit, tmp_path):
     options = {"sigma_data": 0.7, "p_mean": -1.0, "p_std": 1.1, "warmup": 7}
     model = make_edm(num_classes=3, sampler=EDMSampler(steps=3, churn=1.0, guidance=2.0), **options)

@@ -101,6 +101,7 @@ def test_it_plays_a_game_on_the_servers_images_towards_the_clients(make_ddpm, fo
     assert trainer.callback_metrics["megabytes_up"] > 0
 
 
+@pytest.mark.slow
 def test_a_checkpoints_path_does_too(make_ddpm, fit, tmp_path):
     ddpm = make_ddpm()
     fit(ddpm, batches=1).save_checkpoint(tmp_path / "ddpm.ckpt")

@@ -107,6 +107,7 @@ def test_a_checkpoint_without_an_average_gives_its_generator(tmp_path):
     assert torch.equal(weights(make(generator=path).generator), weights(gan.generator))
 
 
+@pytest.mark.slow
 def test_what_was_fine_tuned_is_saved_rebuilt_and_can_be_fine_tuned_again(tmp_path):
     module = make(ema_decay=0.5, layers=[FIRST], fixed_latents=9, batch_statistics=True)
     train(module, tmp_path, rounds=2).save_checkpoint(tmp_path / "tuned.ckpt")
@@ -194,6 +195,7 @@ def spectral(**options):
     return make(generator=generator, **options)
 
 
+@pytest.mark.slow
 def test_frozen_spectral_norms_stay_to_the_bit(tmp_path):
     module = spectral(layers=["end.*"], ema_decay=0.5)
     for each in (module.generator, module.generator_ema.network):

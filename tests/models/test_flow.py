@@ -172,6 +172,7 @@ def test_only_what_trains_is_averaged(digits):
     assert not constants & {name.rsplit(".", 1)[1] for name in exchange.shared}
 
 
+@pytest.mark.slow
 def test_every_client_starts_from_the_same_actnorms(tmp_path):
     """With a step that moves nothing, what comes back is what the pooled moments gave."""
     module, wanted = Glow(network(), lr=1e-12), network()

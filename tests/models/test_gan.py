@@ -234,6 +234,7 @@ def test_a_foreign_network_is_asked_for_when_its_checkpoint_is_loaded(make_gan, 
     assert torch.equal(loaded.sample(4, seeded()), module.sample(4, seeded()))
 
 
+@pytest.mark.slow
 def test_losses_with_state_keep_it_in_the_checkpoint_but_are_not_needed_for_sampling(make_gan, fit, tmp_path):
     class Remembering(nn.Module):
         def __init__(self):

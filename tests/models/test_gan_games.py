@@ -224,6 +224,7 @@ def test_merged_spectral_norms_are_those_of_the_merged_weights(tmp_path):
                 assert size == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 def test_private_critics_stay_with_their_clients_and_the_generator_is_averaged(tmp_path):
     module = make(lr=0.01)
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -50,6 +50,7 @@ def step(tmp_path, separate):
     return module.generator.pictures.grad.clone(), memory.peak
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_passes_of_their_own_add_up_to_one_pass_and_keep_one_graph_at_a_time(tmp_path):
     expected, together = step(tmp_path, separate=False)

@@ -75,6 +75,7 @@ def test_spectral_norm_and_attention_train_in_half_precision(dtype, tmp_path):
     assert not torch.equal(state["critic.head.score.bias"], before["critic.head.score.bias"])
 
 
+@pytest.mark.slow
 def test_a_skipped_step_changes_nothing_and_the_next_ones_go_on(tmp_path):
     """A scale that overflows: the critic's step is skipped, then the generator's, until halving has helped."""
     module = make(Hinge())

@@ -259,6 +259,7 @@ def test_in_half_precision_latents_are_those_of_full(fit):
     assert torch.isfinite(model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)).all()
 
 
+@pytest.mark.slow
 def test_adapters_train_beside_it(train):
     model = make("flow", make_vae(), lora=LoRA(rank=2), ema_decay=None)
     exchange = train(model, 1, cohort_size=1).strategy.exchange

@@ -54,6 +54,7 @@ def test_clients_elsewhere_are_those_that_introduced_themselves(tmp_path):
     assert "clients.json is damaged" in read_contents(folder).missing["clients"]
 
 
+@pytest.mark.slow
 def test_a_recipe_of_megabytes_is_left_out(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "recipe.yaml").write_text("seed_everything: 0\n" + "# long\n" * 50_000)

@@ -126,6 +126,7 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert len(own["lines"][0]["values"]) == 40
 
 
+@pytest.mark.slow
 def test_of_thousands_of_inverted_pairs_those_beyond_error_are_drawn(tmp_path):
     found = []
     for round in range(80):  # avg rises and all falls: all 3,160 pairs are inverted, those of neighbours within error

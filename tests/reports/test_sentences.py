@@ -13,7 +13,7 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     records = make_records(scores=["fid"])
     lines = conclusions(records, "runs/a b")
     # 2 ± 1.98 sqrt(0.2² + 0.2²): real images are the same for the model and the floor
-    above = "By fid_all, round 2 is 1.44 to 2.56 worse than the floor (95 %): real images in its place have 1.00±0.40."
+    above = "By fid_all, round 2 is 1.43 to 2.57 worse than the floor (95 %): real images in its place have 1.00±0.40."
     assert verdict(records, "runs/a b") == {
         "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; with 95 % its score is 2.60 to 3.40."],
         "As good": ["With 95 % the best by fid_all is round 2 on these real images, and on others of these clients."],

@@ -61,6 +61,7 @@ def test_their_product_is_the_covariance_of_two_checkpoints_over_draws_of_real_i
         assert abs(drawn[0, 1]) > 2 * spread  # so that a product of 0 would be noticed
 
 
+@pytest.mark.slow
 def test_of_many_images_evenly_spaced_ones_are_kept_of_each_client():
     parts = [(torch.arange(1000.0), 4.0), (torch.arange(3.0), 1.0), (torch.zeros(5), 0.0)]
     found = kept_influences(parts, 5**0.5)

@@ -53,6 +53,7 @@ def test_standard_errors_are_binomial():
     assert not mean_score("utility", RIGHT, torch.ones(3).double() / 3, errors=False, higher_is_better=True).errors
 
 
+@pytest.mark.slow
 def test_images_of_the_asked_classes_teach_and_wrong_labels_or_noise_do_not():
     reference = UtilityReference(REAL, LABELS, 4, options=FAST)
     labels = dealt(200, 3)

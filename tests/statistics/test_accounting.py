@@ -63,6 +63,7 @@ def test_dp_accounting_alone_counts_what_the_noise_is_made_for(releases) -> None
     assert counted_epsilon(z / 2, releases, 1e-5) > 4
 
 
+@pytest.mark.slow
 def test_unequal_releases_compose_as_by_the_accountant() -> None:
     exact = spent_epsilon([2.0, 3.0, 5.0], 1e-5)
     assert exact == pytest.approx(spent_epsilon([2.0, 3.0, 5.0], 1e-5, "pld"), rel=1e-5)

@@ -84,6 +84,7 @@ def noises(privacy: Privacy, draws: int, client: int = 0, seed: int | None = 0) 
     return {name: torch.stack([tensors[name] for tensors in found]) for name in found[0]}
 
 
+@pytest.mark.slow
 def test_the_noise_is_isotropic_in_the_norm_that_the_sensitivity_is_told_in() -> None:
     found, sigma = noises(PRIVACY, 700), PRIVACY.sigma
     assert sigma == pytest.approx(math.sqrt(91) * 3.7306, rel=1e-4)
@@ -201,6 +202,7 @@ def test_projections_are_positive_and_the_trace_is_the_better_one_where_small_ei
     assert found["none"] == 0  # reads as perfect, which the generator is not
 
 
+@pytest.mark.slow
 def test_noise_lifts_fid_all_the_more_the_more_features_as_the_published_sizes() -> None:
     """50,000 images of variance 0.02 at R = 3, epsilon = 1: half the lift of equal noise on all of the triangle."""
     for dim, published in ((16, 0.0044), (64, 0.047)):

@@ -28,7 +28,6 @@ from fedgen.io.files import require_writable
 from fedgen.recipe.recipe_files import PARTS, WRITTEN
 from fedgen.training.fit import LOCK, apply_control, only_run
 from tests.launched import Imported, end, environment
-from tests.quick import first_quick
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = Path("checkpoints/tiny")
@@ -364,6 +363,7 @@ def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_
     assert "model.init_args.ema_warmup: False there, True now" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, capsys):
     assert fit(recipe, "--ckpt_path", "last") == 2
     assert "nothing to go on from" in capsys.readouterr().err
@@ -432,18 +432,21 @@ def test_a_recipe_that_does_not_exist_is_named(recipe, capsys):
     assert "nowhere.yaml" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_missing_data_set_names_the_folder_and_the_remedy(recipe, capsys):
     options = ["--data.init_args.data", "fedgen.data.ImageFolder", "--data.init_args.data.root", "no/such/folder"]
     assert fit(recipe, *options) == 2
     assert "no/such/folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unwritable_folder_is_an_error_before_training(recipe, capsys):
     Path("file").write_text("")
     assert fit(recipe, "--trainer.default_root_dir", "file/run") == 2
     assert "cannot write in file/run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_images_of_another_size_are_an_error_before_training(recipe, capsys):
     option = "--model.init_args.generator.init_args.image_size"
     assert fit(recipe, option, "16", option.replace("generator", "critic"), "16") == 2
@@ -576,12 +579,10 @@ def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
     assert "limit_train_batches=3: a batch is a client's whole turn" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "value"),
-    first_quick(
-        [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
-        several=True,
-    ),
+    [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
 )
 def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
     assert fit(recipe, f"--trainer.{limit}", value) == 2
@@ -640,6 +641,7 @@ def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, caps
     assert "weights.ckpt holds a model without its training's progress" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_images_of_another_size_are_an_error_before_training_without_an_evaluation_too(recipe, capsys):
     change(recipe, [callback("fedgen.callbacks.RoundCheckpoint")])
     option = "--model.init_args.generator.init_args.image_size"

@@ -239,6 +239,7 @@ def test_so_do_limits_and_quotas(tmp_path, answer, said):
     assert str(raised.value) == f"{said.format(tmp_path)}, and the same command goes on from the start"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["/proc/run", "/sys/run"])
 def test_a_folder_that_can_only_be_read_is_named_before_training(work, folder, capsys):
     """These two can be written by nobody, the superuser included."""

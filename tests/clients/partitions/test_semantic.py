@@ -86,6 +86,7 @@ def test_tied_covariances_match_the_same_whatever_the_labels_means():
     assert adjusted_mutual_info_score(*(owners(rule, examples) for rule in rules)) > 0.999
 
 
+@pytest.mark.slow
 def test_random_partners_and_random_starts_lose_the_groups():
     assert recovered(Semantic(GROUPS, "identity", clustering=SURE, matching="random")) < 0.5
     frozen = replace(SURE, init="random", n_init=1, max_iter=1000)

@@ -1,5 +1,6 @@
 """Figures of arms over paired seeds."""
 
+import pytest
 import torch
 from matplotlib.figure import Figure
 
@@ -44,6 +45,7 @@ def test_arms_side_by_side_join_the_values_of_a_seed():
     assert [text.get_text() for text in axes.get_xticklabels()] == ["a", "B"]
 
 
+@pytest.mark.slow
 def test_figures_of_panels_pictures_and_images_are_written(tmp_path):
     image = torch.zeros(1, 8, 8, dtype=torch.uint8)
     save_png(tmp_path / "one.png", image)

@@ -143,6 +143,7 @@ def test_settings_of_sampling_are_told_of_models_that_have_some(trained, runs):
     del trained._models[first.run.name].sampling
 
 
+@pytest.mark.slow
 def test_runs_of_other_clients_are_refused(runs, tmp_path):
     choice = ScoredArmsChoice(seeds=1, seed=9, runs=tmp_path / "runs", recipes=runs[0].training.recipe.parent)
     (other,) = runs_of(SERIES, 0.5, choice)

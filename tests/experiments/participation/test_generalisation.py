@@ -75,6 +75,7 @@ def test_two_arms_of_as_many_clients_are_refused(recipe):
         named_by_clients(GapChoice(recipe=recipe), [Arm("", {key: rate}) for rate in (0.5, 0.51)])
 
 
+@pytest.mark.slow
 def test_an_arm_that_cannot_be_split_is_named_before_any_training(recipe):
     choice = GapChoice(recipe=recipe)
     arm = Arm(

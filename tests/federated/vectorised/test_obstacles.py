@@ -143,6 +143,7 @@ def test_models_of_the_kit_say_what_they_cannot(model, said):
     assert said in model().no_functional_steps
 
 
+@pytest.mark.slow
 def test_a_network_that_somebody_has_compiled_is_trained_one_by_one():
     module = FlowMatching(Field())
     module.network.compile(backend="eager")

@@ -159,6 +159,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
 # ---- clients that are left out, and unlike ones ----
 
 
+@pytest.mark.slow
 def test_a_client_that_breaks_is_left_out_and_the_others_stay_as_they_are():
     data = make_data((12, 20, 8, 8, 9))
     data.examples.inputs[data.clients[2].train] = float("inf")

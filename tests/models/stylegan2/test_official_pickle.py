@@ -167,6 +167,7 @@ def test_a_hostile_file_is_refused_for_what_it_does_and_runs_nothing(read, kind,
         assert said.isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_file_cut_short_is_refused(read, protocol):
     content = write_official(make_networks(), protocol)

@@ -85,6 +85,7 @@ def test_marks_and_sampling_settings_are_explained_above_the_panels(tmp_path, mo
     assert "*" not in titles[1]
 
 
+@pytest.mark.slow
 def test_the_axes_of_marked_scores_are_marked(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

@@ -41,6 +41,7 @@ def test_each_score_and_split_has_a_panel_with_its_values(tmp_path, drawn):
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["client 0", "client 1", "client 2"]
 
 
+@pytest.mark.slow
 def test_of_many_clients_cells_have_no_numbers_and_axes_no_names(tmp_path, drawn):
     draw_matrices([make(50)], tmp_path / "matrix.png")
     (panel,) = [axes for axes in drawn[0].axes if axes.images]

@@ -22,6 +22,7 @@ def test_scores_stand_at_their_rounds_seconds(tmp_path):
     assert [record.value for record in records] == [9.0, 6.0, 3.0]
 
 
+@pytest.mark.slow
 def test_two_runs_are_drawn_with_the_page(tmp_path, capsys):
     runs = [make_run(tmp_path / name, seconds) for name, seconds in (("fedavg", 5.0), ("fedbuff", 2.0))]
     picture, page = tmp_path / "times.png", tmp_path / "page.html"
