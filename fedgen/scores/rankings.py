@@ -200,7 +200,7 @@ LEVEL = 0.95
 DRAWS = 2000
 MOST_DRAWN = 200  # values; of more, Bonferroni's or Sidak's bound stands for quantiles: safe, and a little wider
 FIRST = 0.02  # of a set's error, spent on bounds of all differences
-BETA = 0.01  # of the hybrid interval's error, spent on where the mean can be at all: a fifth; of 200 alike, less is wide
+BETA = 0.01  # of the hybrid interval's error, a fifth, spent on where the mean can be at all
 STEPS = 60  # of a bisection
 
 
