@@ -11,6 +11,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedgen.seeds import isolated
 
 
+def identify():
+    """Says which task of which run this process has, as Flower's do: a message is made in none else."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
 class Node:
     """A SuperNode.
 
@@ -21,6 +26,7 @@ class Node:
     """
 
     def __init__(self, app, config, run):
+        identify()
         self.app, self.config, self.run, self.state = app, config, run, RecordDict()
         self.calls = []
 
@@ -35,7 +41,7 @@ class Loopback(Grid):
 
     def __init__(self, nodes):
         self.nodes, self.replies, self.sent = dict(nodes), {}, 0
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower's processes do
+        identify()
 
     def set_run(self, run):
         raise NotImplementedError
