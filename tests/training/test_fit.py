@@ -478,7 +478,8 @@ def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, run, capsys, 
 
 
 @pytest.mark.slow
-def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, run, capsys, clip_weights):
+def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, run, capsys, clip_weights, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # too narrow for one table
     options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
     assert main(["evaluate", "checkpoints/tiny", "pixels", *options, "--client_weights", "uniform"]) == 0
     assert {(r.score, r.weights) for r in Run("checkpoints/tiny").records if not r.is_floor and r.higher_is_better} == {
