@@ -154,8 +154,8 @@ def parse_json(content: str | bytes) -> Any:
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        name = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+    if len(found) < len(pairs):  # its keys are in the order of the pairs, up to the first that is there again
+        name = next(name for (name, _), first in zip(pairs, [*found, None]) if name != first)
         raise ValueError(f"{printable(name, 80)!r} is given twice, and one of the two would not count")
     return found
 
