@@ -72,7 +72,7 @@ class ForwardingApp(ClientApp):
                     "this client's worker ended in the middle of a message; the next message starts another one"
                 ) from error
         if status == RAISED:
-            module, name, text = json.loads(answer)  # Flower tells the server the error's type and text
+            module, name, text = json.loads(answer)  # of an error, as Flower sends them to the server
             raise type(name, (WorkerError,), {"__module__": module})(text)
         context.state = context_from_proto(ContextProto.FromString(rest)).state
         return message_from_proto(MessageProto.FromString(answer))
