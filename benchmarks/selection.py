@@ -8,17 +8,23 @@ mean score, `value width` its width over that of the value +- 1.96 errors; `fres
 the chosen model alone; `wrong` the share of draws in which any order that is called sure is wrong; `kept` how many of
 the right claims of 1.96 combined errors about inverted pairs are among the sure ones.
 
+Races (`fedgen select RUN --race`) are run on normal values, a chunk of 100 images having an error of 1, until none that
+is left can be worse than the best by more than 0.4, and counted beside one look at all models alike. Both are planned
+for equal models, of which as many images are looked at as say so much in nine of ten draws.
+
     python -m benchmarks.selection [--draws 100] [--cases "equal 40" "spread 100"]
 
 Forty minutes for all cases on one thread.
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,6 +34,7 @@ from torch import Tensor
 from benchmarks.report import report
 from fedgen.evaluation import ScoreRecord, compare
 from fedgen.evaluation.plan import records_of
+from fedgen.evaluation.runs.evaluate_run import LOOKS, narrow_down
 from fedgen.evaluation.runs.selection import Real, best_records, covariance_of, say_best
 from fedgen.scores import FrechetReference, KernelReference
 from fedgen.scores.frechet.frechet import NAMES
@@ -35,6 +42,8 @@ from fedgen.scores.rankings import Z, winner
 
 DIM, CLIENTS, IMAGES, GENERATED = 32, 5, 400, 500
 SCORES = ("fid", "fidc", "kid")
+ABOUT: dict[str, Any] = {"split": "train", "embedding": "features", "embedding_fingerprint": "", "reference": ""}
+ABOUT |= {"num_clients": CLIENTS, "seed": 0, "weights": "examples"}
 
 
 @dataclass(frozen=True)
@@ -105,8 +114,6 @@ class Scores:
     def __init__(self, clients: Sequence[Tensor]) -> None:
         self._frechet = FrechetReference(clients, "examples", 1, ["plug-in", "corrected"])
         self._kernel = KernelReference.from_features(clients)
-        self.about: dict[str, Any] = {"split": "train", "embedding": "features", "embedding_fingerprint": ""}
-        self.about |= {"reference": "", "num_generated": GENERATED, "num_clients": CLIENTS, "seed": 0}
 
     def records(self, images: Tensor, round: int) -> list[ScoreRecord]:
         """The records of one model's images."""
@@ -114,7 +121,7 @@ class Scores:
         scores = [self._frechet.combined(NAMES[bias], one) for bias, one in zip(self._frechet.biases, found)]
         scores.append(self._kernel.score(images))
         names = [f"client {place}" for place in range(CLIENTS)]
-        return records_of(scores, names, {**self.about, "round": round})
+        return records_of(scores, names, {**ABOUT, "num_generated": GENERATED, "round": round})
 
 
 @lru_cache(maxsize=1)
@@ -196,6 +203,49 @@ def _right(first: int, second: int, means: dict[str, Any], slack: dict[str, Any]
     return bool(gaps[0] > -slack["avg"] and gaps[1] > -slack["all"] and min(map(abs, gaps)) > 0)
 
 
+RACES = {  # means of models, and the most images of a race over those of one look
+    "equal 10": ([0.0] * 10, 1.5),
+    "equal 40": ([0.0] * 40, 1.5),
+    "equal 100": ([0.0] * 100, 1.5),
+    "spread 40": (np.arange(40) * 0.2, 1 / 3),
+    "spread 100": (np.arange(100) * 0.2, 1 / 3),
+    "near 10": (np.r_[np.zeros(5), np.linspace(1, 3, 5)], 0.8),
+    "near 40": (np.r_[np.zeros(5), np.linspace(1, 3, 35)], 1 / 3),
+}
+WIDTH, CHUNK = 0.4, 100
+
+
+def _running_mean(means: Sequence[float], sums: Any, model: int, images: int) -> ScoreRecord:
+    """The record of a model by that many images, chunks of which have summed errors [M, chunks]."""
+    chunks = images // CHUNK
+    value, error = float(means[model] + sums[model, chunks - 1] / chunks), chunks**-0.5
+    about = {**ABOUT, "num_generated": images, "round": model}
+    return ScoreRecord("kid", "all", value, error, **about, error_parts={"generated": error})
+
+
+def report_race(name: str, draws: int) -> bool:
+    """Print how many images races of a kind take, and how often they lose the best."""
+    means, limit = RACES[name]
+    between = np.quantile(np.ptp(np.random.default_rng(0).standard_normal((1000, len(means))), axis=1), 0.9)
+    worse = [2**0.5 * NormalDist().inv_cdf(1 - 0.05 / (looks * (len(means) - 1))) for looks in (1, LOOKS)]
+    alone, most = (math.ceil(((between + one) / WIDTH) ** 2) for one in worse)  # chunks of a model
+    last = 2 ** (LOOKS - 1) * math.ceil(most / 2 ** (LOOKS - 1))
+    spent, lost = 0.0, 0
+    for number in range(draws):
+        noise = np.random.default_rng(number).standard_normal((len(means), last)).cumsum(1)
+
+        score = partial(_running_mean, means, noise)
+        sizes = [CHUNK * last // 2**step for step in reversed(range(LOOKS))]
+        looks, left, _ = narrow_down(range(len(means)), score, sizes, width=WIDTH)
+        images = [size for size, _ in looks]
+        spent += sum((size - before) * models for (size, models), before in zip(looks, [0, *images]))
+        lost += not any(means[record.round or 0] == min(means) for record in left)
+    kept = report(
+        f"race, {name}: images over those of one look", spent / (draws * len(means) * CHUNK * alone), "1", limit
+    )
+    return kept & report(f"race, {name}: the best is lost", 100 * lost / draws, "%", 5 + 200 * (0.0475 / draws) ** 0.5)
+
+
 def report_time(number: int = 100) -> bool:
     """Print the time of what is said of many checkpoints."""
     records, _ = draw(replace(CASES["spread 100"], real="sample"), 0)
@@ -212,9 +262,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--races", nargs="*", choices=list(RACES), default=list(RACES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     kept = report_time()
+    for name in options.races:
+        kept &= report_race(name, options.draws)
     for name in options.cases:
         draws = [draw(CASES[name], number) for number in range(options.draws)]
         for score in SCORES:

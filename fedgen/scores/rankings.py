@@ -199,7 +199,6 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 LEVEL = 0.95
 DRAWS = 2000
 MOST_DRAWN = 200  # values; of more, Bonferroni's or Sidak's bound stands for quantiles: safe, and a little wider
-FIRST = 0.02  # of a set's error, spent on bounds of all differences
 BETA = 0.01  # of the hybrid interval's error, a fifth, spent on where the mean can be at all
 STEPS = 60  # of a bisection
 
@@ -220,18 +219,18 @@ class Winner:
     high: float
 
 
-def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, seed: int = 0) -> NDArray[np.bool_]:
+def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
     """The values [M] that may be of the best, as a mask: the set holds it with this probability.
 
-    Hsu's comparisons with the best (1984, Annals of Statistics 12), inverted: value j is in if
-    max_k (v_j - v_k) / s_jk, with the errors s of differences, is at most the quantile of the same of normal draws, in
-    which others that j is surely ahead of count for less (in two steps: Romano, Shaikh and Wolf 2014, Econometrica 82).
+    Value j is in if the conditional chi-squared test of Cox and Shi (2023, Review of Economic Studies 90) does not
+    refute that no mean is below its own: the squared distance of the values to the nearest means of which that is true,
+    beside the chi-squared quantile of as many degrees of freedom as others are raised to reach them; if it is one, with
+    their refinement, which makes the test of two values the usual one-sided one.
 
     Args:
         values: less is better; those that are not finite are out.
         errors: standard errors [M] of independent values, or their covariance [M, M].
         level: the probability.
-        seed: of the draws.
 
     Examples:
         >>> from fedgen.scores.rankings import best_set
@@ -241,25 +240,69 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, s
     centre, covariance = _checked(values, errors)
     known = np.flatnonzero(np.isfinite(centre))
     found = np.zeros(len(centre), bool)
-    few = len(known) <= MOST_DRAWN
-    draws = _draws(covariance[np.ix_(known, known)], seed) if few else np.empty((0, 0))
-    for place, own in enumerate(known.tolist()):
+    for own in known.tolist():
         spread = _spreads(covariance, own, known)
-        others = np.flatnonzero(spread > 0)
         found[own] = centre[own] <= centre[known][spread == 0].min(initial=np.inf)
+        others = known[spread > 0]
         if not len(others) or not found[own]:
             continue
-        far = ((centre[own] - centre[known][others]) / spread[others]).max()
-        # the quantile lies between those of one other and of as many that know nothing of each other
-        wrong = (1 - level) * (1 - FIRST if few else 1)
-        least, most = (NormalDist().inv_cdf(1 - wrong / number) for number in (1, len(others)))
-        found[own] = far <= most
-        if few and least < far <= most:
-            steps = (draws[:, [place]] - draws[:, others]) / spread[others]
-            reach = np.quantile(-steps.min(1), 1 - (1 - level) * FIRST)
-            ahead = np.minimum((centre[own] - centre[known][others]) / spread[others] + reach, 0)
-            found[own] = far <= np.quantile((steps + ahead).max(1), 1 - wrong)
+        ahead = centre[own] - centre[others]
+        if len(known) > MOST_DRAWN:  # a Bonferroni bound
+            found[own] = (ahead / spread[spread > 0]).max() <= NormalDist().inv_cdf(1 - (1 - level) / len(others))
+        else:
+            between = covariance[np.ix_(others, others)] + covariance[own, own]
+            between -= covariance[others, [own]] + covariance[others, [own]][:, None]
+            found[own] = not _refuted(ahead, between, 1 - level)
     return found
+
+
+def _refuted(ahead: Floats, covariance: Floats, level: float) -> bool:
+    """Whether normal values [K] with this covariance refute that no mean is positive: the test of Cox and Shi."""
+    scale = covariance.diagonal() ** 0.5
+    ahead, alike = ahead / scale, covariance / np.outer(scale, scale)
+    if _chi_squared_tail(float(ahead.max()) ** 2 * bool(ahead.max() > 0), len(ahead)) < level:
+        return True  # the distance is at least that to one bound, the degrees of freedom at most all
+    forces = _forces(ahead, alike)
+    tight = np.flatnonzero(forces)
+    distance = float(forces @ ahead)  # squared, from the values to the nearest means of which none is positive
+    if len(tight) == 1:
+        # The refinement: had the values lain more than the slack within this bound, another one would be the nearest.
+        angles, left = alike[tight[0]], alike[tight[0]] * ahead[tight[0]] - ahead
+        away = angles < 1 - 1e-9
+        slack = (left[away].clip(0) / (1 - angles[away])).min(initial=np.inf)
+        level *= 2 * NormalDist().cdf(float(slack))
+    return len(tight) > 0 and _chi_squared_tail(distance, len(tight)) < level
+
+
+def _forces(ahead: Floats, alike: Floats) -> Floats:
+    """x >= 0 [K] that minimises x alike x / 2 - x ahead: how hard each bound pulls (Lawson, Hanson 1974)."""
+    found = np.zeros(len(ahead))
+    held = np.zeros(len(ahead), bool)
+    while True:
+        left = np.where(held, -np.inf, ahead - alike @ found)
+        if left.max() <= 1e-9:
+            return found
+        held[left.argmax()] = True
+        while True:
+            aim = np.zeros(len(ahead))
+            aim[held] = np.linalg.solve(alike[np.ix_(held, held)], ahead[held])
+            crossed = held & (aim <= 0)
+            if not crossed.any():
+                break
+            found += (found[crossed] / (found[crossed] - aim[crossed])).min() * (aim - found)
+            held &= found > 1e-12
+            found[~held] = 0
+        found = aim
+
+
+def _chi_squared_tail(value: float, freedom: int) -> float:
+    """The probability that a chi-squared variable exceeds a value: for whole degrees of freedom, a finite sum."""
+    half = value / 2
+    if half == 0:
+        return 1.0
+    steps = np.arange(freedom % 2 / 2, freedom / 2)
+    terms = [math.exp(step * math.log(half) - half - math.lgamma(step + 1)) for step in steps]
+    return sum(terms) + (math.erfc(half**0.5) if freedom % 2 else 0.0)
 
 
 def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, seed: int = 0) -> Winner:

@@ -1,7 +1,7 @@
 """Scoring the checkpoints of a run folder again: all, the likely best with further images, or one on fresh images."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -171,11 +171,11 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 
 
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
-# the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
-# at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
-# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left,
-# with none left that can be worse than the best by more than `width`, or with `most` images of each. Its images are the
-# first of those that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
+# the same number of images, twice that of the look before. Those outside of the set that holds the best, at a level of
+# alpha over the number of looks, are out for good; so the best is kept with the level asked for, on these real images.
+# Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left, with none left
+# that can be worse than the best by more than `width`, or with `most` images of each. Its images are the first of those
+# that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
 LOOKS = 5
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
@@ -229,25 +229,50 @@ def race(
         raise ValueError(f"most={most}: scores need at least 2 images")
     evaluator.real.prepare()
     sizes = [-(-most // 2**step // evaluator.chunk) * evaluator.chunk for step in reversed(range(LOOKS))]
-    contenders, looks, images = list(found), list[tuple[int, int]](), 0
+    images = 0
+
+    def score(round: int, size: int) -> ScoreRecord:
+        nonlocal images
+        features, drawn = _features(run, module, evaluator, found[round], round, size)
+        images += drawn
+        return _record(evaluator, split, panel, features, found[round], round, aggregate)
+
+    looks, left, apart = narrow_down(list(found), score, sizes, level, width)
+    append_records(run.scores_path, left)
+    for path in (run.folder / FOLDER).glob("*.npz"):
+        path.unlink()
+    return Race(f"{name}_{aggregate}", looks, left, apart, images)
+
+
+def narrow_down(
+    contenders: Sequence[int],
+    score: Callable[[int, int], ScoreRecord],
+    sizes: Sequence[int],
+    level: float = 0.95,
+    width: float | None = None,
+) -> tuple[list[tuple[int, int]], list[ScoreRecord], float]:
+    """The looks of a race: images and contenders of each, whom it leaves, best first, and how far these may differ.
+
+    Args:
+        contenders: rounds.
+        score: of a round, by that many images.
+        sizes: numbers of images to look at, at most five different ones.
+        level: the probability with which the best one is kept.
+        width: a difference that need not be told apart.
+    """
+    looks: list[tuple[int, int]] = []
+    left, apart = list[ScoreRecord](), 0.0
     for size in dict.fromkeys(sizes):
         looks.append((size, len(contenders)))
-        records = []
-        for round in contenders:
-            features, drawn = _features(run, module, evaluator, found[round], round, size)
-            images += drawn
-            records.append(_record(evaluator, split, panel, features, found[round], round, aggregate))
-        own, errors = [record.badness for record in records], covariance_of(records)
-        inside = best_set(own, errors, 1 - (1 - level) / LOOKS)
+        records = [score(round, size) for round in contenders]
+        own = [record.badness for record in records]
+        inside = best_set(own, covariance_of(records), 1 - (1 - level) / LOOKS)
         order = sorted(np.flatnonzero(inside).tolist(), key=own.__getitem__)
         contenders, left = [contenders[place] for place in order], [records[place] for place in order]
         apart = _width(left, (1 - level) / LOOKS)
         if len(left) == 1 or (width is not None and apart <= width):
             break
-    append_records(run.scores_path, left)
-    for path in (run.folder / FOLDER).glob("*.npz"):
-        path.unlink()
-    return Race(f"{name}_{aggregate}", looks, left, apart, images)
+    return looks, left, apart
 
 
 def quote(
