@@ -19,10 +19,9 @@ from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, 
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages, find_suite
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate, combined
 from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
-from fedgen.experiments.engine.paired_seeds import half_width
 from fedgen.experiments.engine.trainings import fingerprint
 from fedgen.recipe.recipe_files import flatten
-from fedgen.scores.rankings import Z
+from fedgen.scores.rankings import Z, half_width
 
 AGGREGATES = ("avg", "all")
 

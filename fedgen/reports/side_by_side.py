@@ -25,7 +25,7 @@ from fedgen.federated.left_out import shorten
 from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of, floors_of
-from fedgen.scores.rankings import Z
+from fedgen.scores.rankings import Z, half_width
 
 LONGEST_AXIS, LONGEST_SETTING, MOST_SETTINGS = 160, 60, 60
 NAMED = 3  # settings that an arm of several seeds is called by
@@ -140,9 +140,7 @@ def difference(pairs: Pairs) -> tuple[float, float, float]:
     if len(pairs) == 1:
         half = Z * math.hypot(*(record.generated_error for record in pairs[0]))
     else:
-        from scipy import stats
-
-        half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
+        half = half_width(differences)
     return mean, mean - half, mean + half
 
 

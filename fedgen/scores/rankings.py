@@ -6,6 +6,7 @@ many images are, less is better, and quantiles are those of seeded draws.
 """
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -187,6 +188,13 @@ def excess_inversions(
         errors_a, errors_b = spreads or (None, None)
         found.append(inversions(a, b, errors_a, errors_b, higher_is_better))
     return ExcessInversions(*found)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of two or more values, one of each seed, by Student's t."""
+    from scipy import stats  # later, as choosing a checkpoint needs none of it
+
+    return float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
 
 
 def _check(a: Sequence[float], b: Sequence[float]) -> None:

@@ -25,11 +25,11 @@ from fedgen.experiments.engine.paired_seeds import (
     by_chance,
     change_of,
     compare_pairs,
-    half_width,
     verdict,
     verdict_on,
 )
 from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table, panels
+from fedgen.scores.rankings import half_width
 from fedgen.reports.figures.curves import GAP_COLOURS, SPLIT_COLOURS
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS

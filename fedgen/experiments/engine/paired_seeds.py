@@ -5,9 +5,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from scipy import stats
-
 from fedgen.experiments.engine.study import expectation
+from fedgen.scores.rankings import half_width
 
 Row = Mapping[str, Any]  # one score of one arm, as `compare_pairs` gives it
 Claim = Literal["less", "more", "not less", "not more"]
@@ -31,12 +30,6 @@ def compare_pairs(
         half = half_width(differences)
         row["interval"] = [mean - half, mean + half]
     return row
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of a mean, by Student's t."""
-    count = len(values)
-    return float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
 
 
 def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:
