@@ -269,6 +269,7 @@ class RealSide:
             return
         references: dict[Place, Reference] = {}
         for panel in self.plan.panels:
+            self._check_sizes(panel)
             features = self._embed_real(panel)
             for split in self.plan.splits:
                 if (reference := self._reference(split, panel, features)) is None:
@@ -279,6 +280,30 @@ class RealSide:
                     labels = None if stand_in.labels is None else stand_in.labels[self._chosen(split, name)]
                     self.stand_ins[*key, name] = features[id(stand_in.images), name, split.stream], labels
         self.references = references
+
+    def _check_sizes(self, panel: Panel) -> None:
+        """Raises what a score will of too few images, before all are embedded: the smallest client is, first."""
+        split = self.plan.splits[0]
+        choices = [choice for choice in self.plan.choices(split, panel) if choice.definition.least_images(1)]
+        if panel.on_images or not choices:
+            return
+        place = min(range(len(split.counts)), key=split.counts.__getitem__)
+        own = torch.arange(split.counts[place]) + sum(split.counts[:place])
+        images = split.images[own] if isinstance(split.images, Tensor) else split.images.view(own)
+        features = self.embed(panel, images, "the smallest client with")
+        few, dim = [], features.shape[1]
+        for choice in choices:
+            if self.plan.num_images < (least := choice.definition.least_images(dim)):
+                raise FewImagesError(
+                    f"the generated set (num_images) of score {choice.name}", self.plan.num_images, dim
+                )
+            few += [choice] if len(own) < least and choice.needs in ("features", "summaries") else []
+        if not few:
+            return
+        try:
+            Reference([features], few)
+        except FewImagesError as error:
+            raise error.of_client([f"client {split.client_names[place]!r} of split {split.name!r}"]) from None
 
     def _chosen(self, split: Split, name: str) -> Tensor:
         """The positions of a stand-in's images that are scored: as many as are generated."""
@@ -323,15 +348,10 @@ class RealSide:
         more = held_out, labels, split.classes, texts
         try:
             with name_clients(split.images, [split]):
-                dim = 0 if panel.on_images else features[id(split.images)].shape[1]
-                for choice in choices if dim else ():
-                    if plan.num_images < choice.definition.least_images(dim):
-                        whose = f"the generated set (num_images) of score {choice.name}"
-                        raise FewImagesError(whose, plan.num_images, dim)
                 return Reference(parts, choices, plan.weights, plan.aggregates, *more)
         except FewImagesError as error:
             named = error.of_client([f"client {name!r} of split {split.name!r}" for name in split.client_names])
-            if split is plan.splits[0] or error is named:
+            if split is plan.splits[0]:
                 raise named from None
             plan.leave_out(split, panel, named)
             return self._reference(split, panel, features)

@@ -329,6 +329,30 @@ def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tab
     assert few in score_table(records).caption
 
 
+@pytest.mark.parametrize(("score", "least"), [("fidc", 18), ("fidj", 21)])
+def test_too_few_images_are_refused_before_the_others_are_embedded(score, least):
+    seen = []
+
+    class Flat(nn.Module):
+        def forward(self, images):
+            seen.append(len(images))
+            return images.flatten(1)
+
+    def judge(sizes, made=80):
+        clients = [pictures(size, size) for size in sizes]
+        return Evaluator({"train": clients}, [ModuleEmbedding(Flat())], made, [score])
+
+    judge([60, least, 50], least).real.prepare()
+    seen.clear()  # the module's copies hold the same list
+    with pytest.raises(ValueError, match=r"client 'client 1' of split 'train'.* has 17 images.* 18 in 16 directions"):
+        judge([60, least - 1, 50]).real.prepare()
+    assert sum(seen) == least - 1
+    seen.clear()
+    with pytest.raises(ValueError, match=rf"generated set \(num_images\) of score {score} has {least - 1} images"):
+        judge([60, least, 50], least - 1).real.prepare()
+    assert sum(seen) <= least
+
+
 def test_the_evaluation_of_one_client_scores_that_client_as_the_one_of_all_does():
     judge = evaluator(scores=["fid", {"name": "precision", "k": 3}])
     (avg,) = (record for record in judge.evaluate(grey_noise).records if record.name == "precision_avg")

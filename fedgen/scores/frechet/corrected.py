@@ -120,8 +120,10 @@ class FewImagesError(ValueError):
 
     def of_client(self, names: Sequence[str]) -> "FewImagesError":
         """The same with the client's name."""
-        _, count, rank, client = self.args
-        return self if client is None else FewImagesError(names[client], count, rank, client)
+        name, count, rank, client = self.args
+        if client is None:
+            return self
+        return FewImagesError(f"{names[client]}{name.removeprefix(f'client {client}')}", count, rank, client)
 
     def __str__(self) -> str:
         name, count, rank, _ = self.args
