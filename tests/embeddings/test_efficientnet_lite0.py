@@ -5,7 +5,8 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch.nn import functional as F
 
 from fedgen.embeddings import EfficientNetLite0, load_embedding
-from fedgen.embeddings.efficientnet_lite0 import Lite0
+from fedgen.embeddings.base import read_state
+from fedgen.embeddings.efficientnet_lite0 import WEIGHTS, Lite0
 from fedgen.images import to_uint8
 
 FINGERPRINT = "b8bef6a0b99948a1d1295a48b9153147"  # which stored scores and kept features carry
@@ -13,7 +14,11 @@ FINGERPRINT = "b8bef6a0b99948a1d1295a48b9153147"  # which stored scores and kept
 
 def test_features_are_the_spatial_mean_of_the_packages_last_convolution(images):
     network = EfficientNet.from_name("efficientnet-lite0").eval()
-    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    published = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    network.load_state_dict(published)
+    ours = read_state(WEIGHTS)
+    assert ours.keys() == published.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in published.items())
     levels = to_uint8(images).float().repeat(1, 3, 1, 1)
     levels = F.interpolate(levels, (64, 64), mode="bilinear", antialias=True)
     with torch.no_grad():

@@ -20,6 +20,7 @@ from fedgen.clients.partitions.by_label import ByClass
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.data.examples import Examples
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed, load_embedding
+from fedgen.extras import need
 from fedgen.models.empirical import nearest
 from fedgen.own_code import warn
 from fedgen.progress import track
@@ -146,16 +147,19 @@ class Clusters:
         return replace(self, members=place[self.members], means=self.means[order], covariances=self.covariances[order])
 
 
+def _need_sklearn(part: str) -> Any:
+    return need(f"sklearn.{part}", "clusters", "the partition Semantic")  # a second to import
+
+
 def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: int, what: str) -> Clusters:
     """The clusters of points [n, d], each point in the one that most probably drew it (without EM: the nearest)."""
-    from sklearn.exceptions import ConvergenceWarning  # a second to import
-
+    warning_class = _need_sklearn("exceptions").ConvergenceWarning
     sample = points
     if clustering.fit_examples is not None and len(points) > clustering.fit_examples:
         chosen = np.random.default_rng(seed).choice(len(points), clustering.fit_examples, replace=False)
         sample = points[np.sort(chosen)]
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
+        warnings.simplefilter("always", warning_class)
         if clustering.by_em(len(sample) / count, points.shape[1]):
             found = _mixture(points, sample, count, clustering, seed)
         else:
@@ -166,18 +170,20 @@ def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: 
 
 
 def _mixture(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clustering, seed: int) -> Clusters:
-    from sklearn.mixture import GaussianMixture  # a second to import
-
-    mixture = GaussianMixture(
-        count,
-        covariance_type=clustering.covariance,
-        tol=clustering.tol,
-        reg_covar=clustering.reg,
-        max_iter=clustering.max_iter,
-        n_init=clustering.n_init,
-        init_params=clustering.init,
-        random_state=seed,
-    ).fit(sample)
+    mixture = (
+        _need_sklearn("mixture")
+        .GaussianMixture(
+            count,
+            covariance_type=clustering.covariance,
+            tol=clustering.tol,
+            reg_covar=clustering.reg,
+            max_iter=clustering.max_iter,
+            n_init=clustering.n_init,
+            init_params=clustering.init,
+            random_state=seed,
+        )
+        .fit(sample)
+    )
     covariances = mixture.covariances_
     if clustering.covariance == "tied":
         covariances = np.broadcast_to(covariances, (count, *covariances.shape))
@@ -185,9 +191,7 @@ def _mixture(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clu
 
 
 def _nearest(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clustering, seed: int) -> Clusters:
-    from sklearn.cluster import KMeans  # a second to import
-
-    means = KMeans(count, n_init=clustering.n_init, random_state=seed).fit(sample)
+    means = _need_sklearn("cluster").KMeans(count, n_init=clustering.n_init, random_state=seed).fit(sample)
     members, centres = means.predict(points).astype(np.int64), means.cluster_centers_
     deviations = points - centres[members]
     return Clusters(members, centres, spreads(deviations, members, count, clustering))
@@ -324,7 +328,7 @@ class Semantic(_InFeatures):
 
         EM everywhere, labels' means left in, no least size; a client that gets no image at all, which ends the
         released code, gets one. The paper embeds with EfficientNet-B3 at the images' own 32 px; the default here is
-        EfficientNet-Lite0 at 32 px, whose weights install with a package. EM starts from k-means, as in the code's
+        EfficientNet-Lite0 at 32 px, whose weights come with this package. EM starts from k-means, as in the code's
         settings for CIFAR; with hundreds of full covariances it takes minutes where the default takes seconds.
         """
         always = Clustering(em="always")
@@ -332,6 +336,7 @@ class Semantic(_InFeatures):
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
         self._check_counts(examples)
+        _need_sklearn("cluster")  # before long work
         points = principal_components(self._features(examples, "clusters"), self.components, seed)
         owner = self._owners(points, examples, seed)
         return check_assignment([np.flatnonzero(owner == client) for client in range(self.num_clients)], len(examples))
@@ -378,8 +383,6 @@ class Semantic(_InFeatures):
 
 def principal_components(features: Tensor, components: int | None, seed: int) -> np.ndarray:
     """Centred features on their first principal components, neither scaled nor whitened: float64 [N, k]."""
-    from sklearn.decomposition import PCA  # a second to import
-
     values = features.double().numpy()
     if components is None:
         return values - values.mean(axis=0)
@@ -390,7 +393,8 @@ def principal_components(features: Tensor, components: int | None, seed: int) ->
     kept = min(components, *sample.shape)
     solver = "covariance_eigh" if sample.shape[1] <= min(len(sample), EXACT_DIM) else "auto"
     start = derive(seed, "semantic", "components") % 2**32
-    return PCA(kept, svd_solver=solver, random_state=start).fit(sample).transform(values)
+    components_of = _need_sklearn("decomposition").PCA(kept, svd_solver=solver, random_state=start)
+    return np.asarray(components_of.fit(sample).transform(values))
 
 
 class VarianceLimited(_InFeatures):

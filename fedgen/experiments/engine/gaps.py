@@ -29,8 +29,8 @@ from fedgen.experiments.engine.paired_seeds import (
     verdict_on,
 )
 from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table, panels
-from fedgen.scores.rankings import half_width
 from fedgen.reports.figures.curves import GAP_COLOURS, SPLIT_COLOURS
+from fedgen.scores.rankings import half_width
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS
 MAIN = "loss avg"  # the most sensitive column: draws are common to all splits

@@ -18,7 +18,6 @@ import scipy.linalg
 import torch
 from rich import box
 from rich.table import Table
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torchmetrics.image.fid import _compute_fid
 
@@ -26,6 +25,7 @@ from fedgen.data import Moses
 from fedgen.embeddings import embed, load_embedding
 from fedgen.embeddings.chemnet import FEATURES
 from fedgen.experiments.engine.study import Choice, at_least, expectation, make_table, panels
+from fedgen.extras import need
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -253,7 +253,7 @@ def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    with threadpool_limits(threads):
+    with need("threadpoolctl", "clusters", "fastfid-speed").threadpool_limits(threads):
         torch.set_num_threads(threads)
         try:
             yield

@@ -1,6 +1,7 @@
 """Clients of clusters that are alike across labels; the answer is known where groups were drawn."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fedgen.clients.partitions import (
 from fedgen.clients.partitions.clustered import principal_components
 from fedgen.data import Digits, Examples, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
+from fedgen.extras import MissingExtraError
 from fedgen.seeds import numpy_generator
 
 GROUPS, LABELS, DIM = 8, 4, 20
@@ -303,3 +305,10 @@ def test_examples_that_are_all_alike_in_a_label_are_named():
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Semantic(**{"num_clients": 4, **arguments})
+
+
+def test_without_scikit_learn_it_is_told_before_images_are_embedded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    monkeypatch.setattr(Semantic, "_features", None)
+    with pytest.raises(MissingExtraError, match=r"Semantic needs sklearn.cluster: pip install 'fedgen\[clusters\]'"):
+        Semantic(2).assign(Digits().read("train"), 0)
