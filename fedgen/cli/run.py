@@ -173,7 +173,7 @@ def _print_scores(run: Path, evaluator: "Evaluator", scored: "Sequence[ScoreReco
             console.print(table)
     console.print(inversions_found(records))
     usual = one_kind(every, run)
-    if others := say_others(records, usual):
+    if others := say_others(records, usual, run):
         console.print(f"By default {others}.", soft_wrap=True)
 
 
@@ -330,7 +330,7 @@ def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
 
 
 def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
-    from fedgen.evaluation.records import say_number
+    from fedgen.evaluation.records import say_error, say_number
     from fedgen.evaluation.tables.table import new_table
 
     spread = any(entry.error_over_clients is not None for entry in ranking)
@@ -338,7 +338,7 @@ def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
     table = new_table(title, headings, left=headings)
     for rank, entry in enumerate(ranking, 1):
         value = f"{say_number(entry.value, entry.standard_error)} {entry.mark}".rstrip()
-        error = "" if entry.error_over_clients is None else say_number(entry.error_over_clients, digits=2)
+        error = "" if entry.error_over_clients is None else say_error(entry.error_over_clients)
         name = entry.checkpoint.name if entry.checkpoint else "not kept"
         table.add_row(str(rank), str(entry.round), value, *([error] if spread else []), name)
     return table

@@ -294,9 +294,8 @@ class RealSide:
         few, dim = [], features.shape[1]
         for choice in choices:
             if self.plan.num_images < (least := choice.definition.least_images(dim)):
-                raise FewImagesError(
-                    f"the generated set (num_images) of score {choice.name}", self.plan.num_images, dim
-                )
+                whose, directions = f"the generated set (num_images) of score {choice.name}", min(dim, least - 2)
+                raise FewImagesError(whose, self.plan.num_images, directions, least=least)
             few += [choice] if len(own) < least and choice.needs in ("features", "summaries") else []
         if not few:
             return

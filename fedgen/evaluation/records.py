@@ -87,7 +87,10 @@ def say_number(value: float, error: float | None = None, digits: int = 4) -> str
     if not math.isfinite(value) or size == 0:
         return f"{value:g}"
     if not SMALL <= size < LARGE:
-        return f"{value:.{digits - 1}g}" if error is None else f"{value:.2e}±{error:.1e}"
+        if error is None:
+            return f"{value:.{digits - 1}g}"
+        shared = int(f"{value:e}".partition("e")[2]) - int(f"{error:.1e}".partition("e")[2]) + 1
+        return f"{value:.{min(max(shared, 0), 16)}e}±{error:.1e}"
     if error is None:
         text = f"{value:z.{_places(value, digits)}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
@@ -95,12 +98,17 @@ def say_number(value: float, error: float | None = None, digits: int = 4) -> str
     return f"{value:z.{places}f}±{error:.{places}f}"
 
 
+def say_error(error: float) -> str:
+    """An error by itself, to two digits: "2.0", "0.050"."""
+    return f"{error:.{_places(error, 2)}f}" if SMALL <= error < LARGE else f"{error:.1e}" if error else "0"
+
+
 def say_interval(low: float, high: float, *, sign: str = "") -> str:
     """ "1.80 to 2.20": both ends to two digits of half their distance; with `sign` "+" positive ones show theirs."""
-    half = (high - low) / 2
-    if not SMALL <= half < LARGE:
+    half, size = (high - low) / 2, max(abs(low), abs(high))
+    if not SMALL <= size < LARGE:
         return f"{low:{sign}.3g} to {high:{sign}.3g}"
-    places = _places(half, 2)
+    places = _places(max(half, SMALL / 10), 2)
     return f"{low:{sign}z.{places}f} to {high:{sign}z.{places}f}"
 
 

@@ -203,7 +203,7 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
     found.records = one_kind(records, folder)
     with _noted(found, "controls"):
         found.controls = read_controls(folder.resolve(), found.records)
-    others = say_others(records, found.records)
+    others = say_others(records, found.records, folder)
     found.warnings += [text for text in (*(str(one.message) for one in raised), others) if text]
     if not found.records:
         found.missing["scores"] = "nothing was scored: train with the FederatedEvaluation callback"

@@ -26,7 +26,7 @@ from fedgen.evaluation.runs.selection import (
     trained,
     unmarked,
 )
-from fedgen.evaluation.tables.table import client_value, has_gaps, say_pairs, say_value
+from fedgen.evaluation.tables.table import has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
 from fedgen.own_code import program
 from fedgen.progress import make_console
@@ -34,6 +34,7 @@ from fedgen.reports.controls import ARMS, CENTRALISED, CONTROLS, LOCAL_ONLY, arm
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
 from fedgen.scores.rankings import Z, best_set, winner
 
+Floats = NDArray[np.float64]
 Bests = Mapping[str, ScoreRecord]  # one record of each column
 FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
 INDENT = "  "
@@ -229,27 +230,28 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
     values, errors = np.array(record.per_client), np.array(record.per_client_errors or [0.0] * len(record.per_client))
     beside = ""
     if floor is not None and floor.client_names == record.client_names and np.isfinite(floor.per_client).all():
-        values, beside = values - floor.per_client, ", beside real images"
+        values, beside = values - floor.per_client, ", less that of real images"
         errors = np.hypot(errors, floor.per_client_errors or 0.0)
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
-    worst, best = (_leading(record, side, errors) for side in (-badness, badness))
+    worst, best = (_leading(record.client_names, values, errors, side) for side in (-badness, badness))
     if not (worst and best):
-        return [f"{start}, it cannot be told which client is served worst."]
-    return [f"{start}, client {worst} is served worst and client {best} best."]
+        return [f"{start}, no client is surely served worst."]
+    return [f"{start}, {worst} is served worst and {best} best."]
 
 
-def _leading(record: ScoreRecord, badness: NDArray[np.float64], errors: NDArray[np.float64]) -> str:
-    """The client of the least value, and how many others may have a smaller mean; "" where each of the clients may."""
+def _leading(names: Sequence[str], values: Floats, errors: Floats, badness: Floats) -> str:
+    """The client of the least badness, and how many others may have a smaller mean; "" where each of them may."""
     if not np.isfinite(errors).all():
         return ""
     mask, place = best_set(badness.tolist(), errors), int(badness.argmin())
     others = int(mask.sum()) - 1
     if others > 0 and mask.all():
         return ""
-    name = shorten(record.client_names[place], 60) if record.client_names else str(place)
-    also = f" or one of {others} other{'s' * (others > 1)}" if others > 0 else ""
-    return f"{name!r} ({client_value(record, place)}){also}"
+    name = shorten(names[place], 60) if names else f"client {place}"
+    who = name if name.startswith("client ") else f"client {name!r}"
+    also = "" if others < 1 else " or another one" if others == 1 else f" or one of {others} others"
+    return f"{who} ({say_number(values[place], errors[place])}){also}"
 
 
 def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
@@ -279,9 +281,10 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
 def _controls(columns: ByColumn, split: str, folder: Path) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     firsts = ((name, group[0]) for name, group in columns.items())
-    usual = (name for name, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == split)
-    if (name := next(usual, None)) is None:
+    usual = [name for name, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == split]
+    if not usual:
         return []
+    name = default_column({name: columns[name] for name in usual})
     last, others = columns[name][-1], list[str]()
     for arm, records in read_controls(folder, [last]).items():
         other = by_column(records)[name][-1]

@@ -67,7 +67,8 @@ class Run:
             there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
             raise ValueError(f"{path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
         shown = one_kind(records, self.folder, (lambda record: is_of(record, kind)) if kind else None)
-        if others := say_others([one for one in records if not kind or is_of(one, kind)], shown):
+        asked = [one for one in records if not kind or is_of(one, kind)]
+        if others := say_others(asked, shown, self.folder):
             warn(f"{path}: {others}")
         return shown
 

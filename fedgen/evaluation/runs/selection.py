@@ -1,6 +1,7 @@
 """Selection of checkpoints by a column, and the pairs about which avg and all disagree."""
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -101,8 +102,9 @@ class Comparison:
 def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "") -> str:
     """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first."""
     columns = {name: group for name, group in columns.items() if not kind or is_of(group[0], kind)}
-    named = [name for name in DEFAULT_COLUMNS if name in columns]
     usual = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
+    first = [name for name in usual if columns[name][0].split == columns[usual[0]][0].split]
+    named = [name for wanted in DEFAULT_COLUMNS for name in first if columns[name][0].name == wanted]
     found = [*named, *(name for name in usual if name.endswith("_all")), *usual, *columns]
     if not found:
         raise ValueError("no scores to choose a checkpoint by")
@@ -282,7 +284,7 @@ def is_of(record: ScoreRecord, kind: str) -> bool:
 def _words(record: ScoreRecord) -> list[str]:
     """A kind's words, and behind them two that its name leaves out."""
     against = f"against {record.reference.replace(', ', ' and ')}"
-    return [*say_kind(record).split(", "), f"fingerprint {record.embedding_fingerprint}", against]
+    return [*say_kind(record).split(", "), f"fingerprint {record.embedding_fingerprint[:8]}", against]
 
 
 def one_kind(
@@ -337,7 +339,7 @@ def _of_recipe(folder: Path | None) -> Callable[[ScoreRecord], bool]:
     return lambda record: (record.num_generated, record.weights, record.seed) == own
 
 
-def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:
+def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord], run: str | Path) -> str:
     """The kinds that are shown where there are others, these, and how to choose; "" where there are none."""
     models = {record.column: record for record in shown if record.is_model}
     rounds: dict[tuple[str, str, str], set[int | None]] = {}
@@ -350,6 +352,6 @@ def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> 
             rounds.setdefault(names, set()).add(record.round)
     return "; ".join(
         f"scores of {model} are shown, not those of {other} ({len(found)} checkpoint{'s' * (len(found) > 1)}: fedgen"
-        f" select --kind {words!r})"
+        f" select {shlex.quote(str(run))} --kind {words!r})"
         for (model, other, words), found in rounds.items()
     )

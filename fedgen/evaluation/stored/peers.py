@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.marks import explained, marked, say_directions
 from fedgen.evaluation.names import SUBSET_SIZE, Peer
-from fedgen.evaluation.records import ScoreRecord, say_number
+from fedgen.evaluation.records import ScoreRecord, say_error, say_number
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
 from fedgen.evaluation.tables.table import VALUE_WIDTH, best_first, client_value, new_table, say_value
@@ -193,7 +193,7 @@ def client_table(
         table.add_row(aggregate, total if aggregate == "all" else "", "", *cells, style="bold" if main else "")
         spread = [record.error_over_clients if record else None for record in found]
         if any(error is not None for error in spread):
-            cells = ["" if error is None else f"±{say_number(error, digits=2)}" for error in spread]
+            cells = ["" if error is None else f"±{say_error(error)}" for error in spread]
             table.add_row("  over clients", "", "", *cells, style="dim")
     return table
 
@@ -210,7 +210,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
     table = new_table(_title(records[0]), ("score", "value", "±", "of"), ("score", "of"))
     for record in records:
         error = record.standard_error
-        spread = "" if error is None else say_number(error, digits=2)
+        spread = "" if error is None else say_error(error)
         what = "all images; standard error" if error is not None else "all images"
         if record.score == KID_SUBSETS:
             spread = f"{record.terms['std over subsets']:.7g}"

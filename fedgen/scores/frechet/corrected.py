@@ -113,24 +113,28 @@ class FewImagesError(ValueError):
         count: its images.
         rank: r, the directions in which the features vary.
         client: its number, of a client's.
+        least: the images that it needs; r + 2 by default.
     """
 
-    def __init__(self, name: str, count: float, rank: int, client: int | None = None) -> None:
-        super().__init__(name, count, rank, client)  # all of them, so that it can be sent to another process
+    def __init__(self, name: str, count: float, rank: int, client: int | None = None, least: int | None = None) -> None:
+        super().__init__(name, count, rank, client, least)  # all of them, so that it can be sent to another process
 
-    def of_client(self, names: Sequence[str]) -> "FewImagesError":
-        """The same with the client's name."""
-        name, count, rank, client = self.args
+    def of_client(self, names: Sequence[str], numbers: Sequence[int] | None = None) -> "FewImagesError":
+        """The same with the client's name, and its number among more clients if these are given."""
+        name, count, rank, client, least = self.args
         if client is None:
             return self
-        return FewImagesError(f"{names[client]}{name.removeprefix(f'client {client}')}", count, rank, client)
+        named = f"{names[client]}{name.removeprefix(f'client {client}')}"
+        return FewImagesError(named, count, rank, numbers[client] if numbers else client, least)
 
     def __str__(self) -> str:
-        name, count, rank, _ = self.args
+        name, count, rank, _, least = self.args
+        least = least or rank + 2
+        fewer = ", in a run score fidc_d64 (in 64 directions)" if rank > 64 else ""
         return (
-            f"{name} has {count:,.12g} images, and the distance corrected for few images needs at least {rank + 2:,} in"
-            f" {rank:,} directions of features, better {math.ceil(1.2 * rank):,}: take more images, fewer features"
-            " (score fidc_d64), or kid"
+            f"{name} has {count:,.12g} images, and the distance corrected for few images needs at least {least:,} in"
+            f" {rank:,} directions of features, better {max(least, math.ceil(1.2 * rank)):,}: take more images{fewer},"
+            " or score kid"
         )
 
 
@@ -249,6 +253,6 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} is biased upwards: few images for {dim:,} features ({', '.join(parts)}). Compare at equal image"
-        " counts, or add the score fidc_d64"
+        f"{name} is biased upwards: few images for {dim:,} features ({', '.join(parts)}). Compare by kid, or at equal"
+        " numbers of images"
     )

@@ -82,8 +82,7 @@ class ClassScore(ScoreDefinition):
         try:
             fitted = self.score.fit(replace(side, held_out=None, labels=None, classes=()))
         except FewImagesError as error:  # of the client of this number among those that hold the class
-            name, count, rank, client = error.args
-            raise FewImagesError(name, count, rank, None if client is None else held[client]) from None
+            raise error.of_client([f"client {number}" for number in held], held) from None
         return place, [len(own[number]) for number in held], len(own), fitted
 
     def compare(
