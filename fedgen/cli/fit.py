@@ -1,6 +1,7 @@
 """`fedgen fit`: a screen of options, and a look at the recipe before Lightning is loaded; and `fedgen recipes`."""
 
 import os
+import sys
 from collections.abc import Sequence
 from textwrap import fill
 
@@ -59,6 +60,12 @@ def fit(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     given = with_recipe(arguments)
+    if not given_recipes(given) and not given:
+        print(
+            "fedgen fit: error: give a recipe: its name, of those that `fedgen recipes` lists, or its path",
+            file=sys.stderr,
+        )
+        return 2
     try:
         for text in given_recipes(given):
             read_given(text)

@@ -227,6 +227,8 @@ def _another_type(match: re.Match[str], accepted: Sequence[str]) -> str:
     kinds, value = list(dict.fromkeys(kind.strip() for kind in kinds[:expected])), given[1].strip()
     if value == "None" and "None" in kinds:
         return _unsaid(value) or _null_as_text(KEY.findall(message))
+    if nested := NESTED.search(value):  # how jsonargparse keeps the value of `--model.lr abc`
+        value = nested[1]
     return _unsaid(value) or f"expected {' or '.join(kinds)}, got {value!r}"
 
 
@@ -250,6 +252,7 @@ def _unknown_alone(match: re.Match[str], accepted: Sequence[str]) -> str:
     return f"Option {match[1]!r} is not accepted{_among(match[1].split('.')[0], names)}"
 
 
+NESTED = re.compile(r"^NestedArg\(key='[^']*', val='?(.*?)'?\)$")
 OF_CLASS = r"Problem with given class_path '([^']+)':"
 BRANCH = r"^ *- (?!Problem with|Does not validate|Parser key|Expected an? )([^\n]+)"
 RULES: dict[str, Callable[[re.Match[str], Sequence[str]], str]] = {

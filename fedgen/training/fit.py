@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import torch
 import yaml
-from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -127,7 +126,7 @@ class FedgenCLI(LightningCLI):
             type=str | None,
             help="checkpoint to go on from; the run's last by default, 'previous' for the one before it",
         )
-        parser.add_argument("--threads", type=PositiveInt | None, help="CPU threads; one is fastest for tiny networks")
+        parser.add_argument("--threads", type=int | None, help="CPU threads; one is fastest for tiny networks")
         parser.add_argument(
             "--explain",
             action="store_true",
@@ -143,6 +142,8 @@ class FedgenCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config
         if config.threads is not None:
+            if config.threads < 1:
+                raise ValueError(f"threads={config.threads}: a number of CPU threads, 1 or more")
             torch.set_num_threads(config.threads)
         if config.trainer.default_root_dir is None:
             names = [Path(str(path)).stem for path in config.get("config") or []]

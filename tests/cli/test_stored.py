@@ -65,6 +65,10 @@ def test_a_file_of_before_is_not_overwritten_unless_asked(root, capsys):
 def test_statistics_and_features_are_written_and_scored_again(root, capsys):
     assert against_clients("--save_statistics", "statistics", "--save_features", "features") == 0
     first = json.loads(Path("scores.json").read_text())["records"]
+    capsys.readouterr()
+    files = sorted(map(str, Path("statistics").iterdir()))
+    assert evaluate("--clients", *files, "--embedding", "pixels", "--output", "a.json") == 0
+    assert "the generated set is generated itself, whose score" in " ".join(capsys.readouterr().out.split())
     for folder, names in (("statistics", {"fid"}), ("features", {"fid", "kid"})):
         files = [f"{folder}/{name}.npz" for name in COUNTS]
         assert main(["evaluate", "--generated", f"{folder}/generated.npz", "--clients", *files, "--overwrite"]) == 0

@@ -62,7 +62,11 @@ class Run:
         """
         records, kind, path = read_records(self.scores_path), self.kind, self.scores_path
         if not records:
-            raise FileNotFoundError(f"{path} has no scores yet; train with the FederatedEvaluation callback")
+            runs = sorted(one.parent.name for one in self.folder.glob(f"*/{SCORES_FILE}"))
+            inside = f"; it holds runs: {', '.join(runs[:4])}{', ...' * (len(runs) > 4)}" if runs else ""
+            raise FileNotFoundError(
+                f"{path} has no scores{inside or ' yet; train with the FederatedEvaluation callback'}"
+            )
         if kind and not any(is_of(record, kind) for record in records if record.is_model):
             there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
             raise ValueError(f"{path} has no scores of {kind!r}; it has: {there or 'real images alone'}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedgen.data.formats.image_files import total_unread
@@ -261,7 +262,14 @@ class StoredEvaluation:
     def remarks(self) -> list[str]:
         """Return what a reader of the scores must know beside them; complete once they were asked for."""
         generated, side = self.sets[0].path.resolve(), self.options.reading.resize
-        twins = [stored.name for stored in self.sets[1:] if stored.path.resolve() == generated]
+        means = [one.mean if isinstance(one, Gaussian) else one.double().mean(0) for one in self._values]
+        copies = [True, *(torch.allclose(one, means[0], rtol=1e-9, atol=0) for one in means[1:])]  # statistics of it
+        same = copies if means else [False] * len(self.sets)
+        twins = [
+            stored.name
+            for stored, alike in zip(self.sets[1:], same[1:], strict=True)
+            if alike or stored.path.resolve() == generated
+        ]
         notes = [f"the generated set is {name} itself, whose score compares images with themselves" for name in twins]
         if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
             notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
