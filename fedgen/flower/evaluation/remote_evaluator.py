@@ -104,7 +104,7 @@ def splits_of(data: RemoteClients) -> list[Split]:
             )
         elif name == SELECT or not few:
             # of any number, without the memory
-            images = torch.zeros((), dtype=torch.uint8).expand(sum(counts), *data.image_shape)
+            images = data.blanks(sum(counts))
             source = "elsewhere" if name == SELECT else "elsewhere held out"
             found.append(Split(name, images, counts, source, names))
     return found
