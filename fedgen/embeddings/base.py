@@ -127,11 +127,12 @@ class Embedding(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Features [N, dim], float32, of float images in [-1, 1] or uint8 images, or of floats of its kind."""
         self.check(tuple(images.shape))
-        if not (images.is_floating_point() or (images.dtype == torch.uint8 and not self.takes_floats)):
-            wanted = f"float {say_samples(self.kind)}" if self.takes_floats else "float images in [-1, 1] or uint8"
+        as_they_are, are_levels = self.takes_floats, images.dtype == torch.uint8
+        if not (images.is_floating_point() or (are_levels and not as_they_are)):
+            wanted = f"float {say_samples(self.kind)}" if as_they_are else "float images in [-1, 1] or uint8"
             raise ValueError(f"embedding {self.name} takes {wanted}, got {images.dtype}")
         with torch.autocast(images.device.type, enabled=False):
-            levels = (images if self.takes_floats or images.dtype == torch.uint8 else quantise(images)).float()
+            levels = (images if as_they_are or are_levels else quantise(images)).float()
             if self.channels == 3 and levels.shape[1] == 1:
                 levels = levels.repeat(1, 3, *[1] * (levels.ndim - 2))
             return self.checked(self.features(levels), len(images))
