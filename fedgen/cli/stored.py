@@ -24,8 +24,9 @@ PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "sav
 DESCRIPTION = (
     "Score stored images: a generated set against clients (each client's score, avg, all, worst), or against one"
     " reference with the numbers that torch-fidelity or clean-fid print. Every set is a folder of images, or an .npz or"
-    " .npy file of images (uint8, four axes), of features [N, D] (under 'features' or alone) or of statistics (a mean"
-    " and a covariance, for fid only). Everything is checked before anything is embedded."
+    " .npy file of images (uint8, four axes), of volumes or series (floats, five or three axes; also a folder of .npy"
+    " files), of features [N, D] (under 'features' or alone) or of statistics (a mean and a covariance, for fid only)."
+    " Everything is checked before anything is embedded."
 )
 
 

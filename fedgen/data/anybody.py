@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedgen.data.examples import Annotation, DataSet, Examples, annotated, find_labels, find_owners
+from fedgen.data.examples import Annotation, DataSet, Examples, annotated, find_labels, find_owners, is_standard
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
 from fedgen.data.lazy_examples import LazyExamples, LazyInputs, make_lazy
@@ -69,7 +69,7 @@ def check_one(data: Any, what: str = "data") -> None:
 
 
 def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured: Any = None) -> Examples:
-    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed."""
+    """Data of one source as examples: in memory where they are images uint8 or other floats, else read when needed."""
     if isinstance(data, DataSet):
         data = data.load("train")
     if isinstance(data, LazyExamples):
@@ -123,7 +123,7 @@ def name_of(data: Any) -> str:
 
 
 def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | TensorDataset:
-    """Images uint8 [N, C, H, W] and points float32 [N, D] (from float64, too) as examples; else as they are."""
+    """Images uint8 [N, C, H, W] and floats of any rank but 4 (from float64, too) as examples; else as they are."""
     arrays, names = [*data] if isinstance(data, tuple) else [data], None
     if len(arrays) > 1 and not isinstance(arrays[1], Tensor):
         arrays[1] = np.array(arrays[1])  # a copy: of pandas it would be read-only
@@ -135,7 +135,7 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
     whole: Any = TensorDataset(*parts)
     whole.classes = names
     inputs = parts[0]
-    standard = (inputs.dtype, inputs.ndim) in {(torch.uint8, 4), (torch.float32, 2)}
+    standard = inputs.dtype != torch.int64 and is_standard(inputs) and reading.images_of is None
     given, has_y = reading.labels, len(parts) > 1
     if not standard or reading.collate_fn is not None or (has_y and given is not None and parts[1].is_floating_point()):
         return whole

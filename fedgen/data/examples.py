@@ -1,4 +1,4 @@
-"""Labelled images, points or tokens in memory; labels and owners of anybody's Dataset, without decoding its images."""
+"""Labelled images, floats or tokens in memory; labels and owners of anybody's Dataset, without decoding its images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,23 +15,44 @@ from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first, from_uint8
 from fedgen.own_code import warn
 
-KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
-"""What inputs in memory are, by their type."""
+AXES = {
+    "images": "[N, C, H, W]",
+    "texts": "[N, T]",
+    "points": "[N, D]",
+    "series": "[N, C, T]",
+    "volumes": "[N, C, D, H, W]",
+    "arrays": "[N, ...]",
+}
+"""The kinds of samples, with their axes. All after the first two are floats as they are, of any rank but 4."""
+RANKS = {2: "points", 3: "series", 4: "images", 5: "volumes"}  # what floats are called; others are "arrays"
+TYPES = {"images": torch.uint8, "texts": torch.int64}  # in memory; all others are float32
 
 
 def kind_of(inputs: Any) -> str:
-    """Return the kind of inputs, a tensor or `LazyInputs`: "images", "points" or "texts"; "items" for none of these."""
-    return KINDS.get(inputs.dtype, "items") if isinstance(inputs, Tensor) or inputs.has_images else "items"
+    """Return the kind of inputs, a tensor or `LazyInputs`, of those in `AXES`; "items" for none of these."""
+    if not isinstance(inputs, Tensor) and not inputs.has_images:
+        return "items"
+    if inputs.dtype.is_floating_point:
+        return RANKS.get(inputs.ndim, "arrays")
+    return next((kind for kind, dtype in TYPES.items() if dtype == inputs.dtype), "items")
+
+
+def is_standard(inputs: Any) -> bool:
+    """Whether inputs have the type and the axes of a kind: uint8 images, int64 texts, or float32 of any rank but 4."""
+    if inputs.dtype == torch.float32:
+        return inputs.ndim >= 2 and RANKS.get(inputs.ndim) != "images"
+    return inputs.ndim == {torch.uint8: 4, torch.int64: 2}.get(inputs.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled images, points or texts in memory; no notion of clients, though the data may say who made each example.
+    """Labelled images, floats or texts in memory; no notion of clients, though the data may say who made each example.
 
     NumPy arrays and lists are taken too, and labels and owners of any integer type; labels also of whole floats.
 
     Args:
-        inputs: images, uint8 [N, C, H, W], points, float32 [N, D], or texts as tokens, int64 [N, T].
+        inputs: images, uint8 [N, C, H, W], texts as tokens, int64 [N, T], or float32 as they are: points [N, D], series
+            [N, C, T], volumes [N, C, D, H, W], or arrays of more axes.
         labels: int64 [N], positions in `classes`; all 0 for data without labels.
         name: data set and split, e.g. "digits/train"; it stands in every stored score.
         classes: the labels' names; empty for data without labels.
@@ -91,14 +112,14 @@ class Examples:
 
     def _check_inputs(self) -> None:
         dtype, shape = self.inputs.dtype, tuple(self.inputs.shape)
-        expected = "inputs must be uint8 [N, C, H, W], float32 [N, D] or int64 [N, T]"
-        if dtype not in KINDS:
+        expected = "inputs must be uint8 [N, C, H, W], int64 [N, T] or float32 [N, D], [N, C, T], [N, C, D, H, W]"
+        if dtype not in (*TYPES.values(), torch.float32):
             raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
-        axes = 4 if dtype == torch.uint8 else 2
-        if axes == 4 == len(shape) and channels_first(self.inputs).shape != shape:
+        if not is_standard(self.inputs):
+            axes = f"{4 if dtype == torch.uint8 else 2} axes are needed" + ", or 3, 5 or more" * dtype.is_floating_point
+            raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes}")
+        if len(shape) == 4 and channels_first(self.inputs).shape != shape:
             raise ValueError(f"{self.name}: {expected}, got {list(shape)}, channels last; .permute(0, 3, 1, 2) them")
-        if len(shape) != axes:
-            raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes} axes are needed")
 
     def _check_places(self, part: str, values: Tensor, count: int, rule: str) -> None:
         """ValueError, which ends with the `rule`, unless labels or owners are int64 [N] in 0 .. count - 1."""
@@ -116,12 +137,12 @@ class Examples:
 
     @property
     def is_images(self) -> bool:
-        """True for images, False for points and texts."""
+        """True for images, False for all other kinds."""
         return self.inputs.ndim == 4
 
     @property
     def kind(self) -> str:
-        """The kind of the inputs: "images", "points" or "texts"; "items" where they are none of these."""
+        """The kind of the inputs, of those in `AXES`; "items" where they are none of these."""
         return kind_of(self.inputs)
 
     @property
@@ -131,7 +152,7 @@ class Examples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input: (C, H, W) or (D,)."""
+        """The shape of one input: (C, H, W), (D,), (C, T), (C, D, H, W)."""
         return tuple(self.inputs.shape[1:])
 
     def label_counts(self) -> Tensor:
@@ -170,7 +191,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def to_batch(examples: Examples, indices: Tensor) -> Batch:
-    """Model inputs and labels at the indices: images as floats in [-1, 1], points as they are."""
+    """Model inputs and labels at the indices: images as floats in [-1, 1], all others as they are."""
     inputs = examples.inputs[indices]
     return from_uint8(inputs) if examples.is_images else inputs, examples.labels[indices]
 
@@ -200,7 +221,7 @@ Split = Literal["train", "test"]
 
 
 class DataSet(ABC):
-    """A named source of labelled images or points. A subclass gives `name`, `splits` and `read`."""
+    """A named source of labelled images, floats or texts. A subclass gives `name`, `splits` and `read`."""
 
     name: str
     splits: tuple[str, ...] = ("train", "test")

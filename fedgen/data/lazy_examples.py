@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.examples import Examples
+from fedgen.data.examples import RANKS, Examples
 from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.data.text import widened
@@ -26,11 +26,11 @@ _MEASURED = derive(0, "measured")  # what transforms draw where images are measu
 
 
 class NoImagesError(ValueError):
-    """Items that have no images or points to measure; a model may still be asked for its losses of them."""
+    """Items that have no images or floats to measure; a model may still be asked for its losses of them."""
 
 
 class ImageReader:
-    """Images (uint8, or floats in [-1, 1] or `value_range`) or points [N, D] of items, as they are measured."""
+    """Images (uint8, or floats in [-1, 1] or `value_range`) or floats as they are, of items, as they are measured."""
 
     def __init__(self, items: Items, name: str, images_of: ImagesOf, value_range: tuple[float, float] | None) -> None:
         if value_range is not None and not value_range[0] < value_range[1]:
@@ -40,7 +40,7 @@ class ImageReader:
 
     @cached_property
     def probe(self) -> Tensor:
-        """The first image or point [1, ...] as it is measured; ValueError without, or for floats of unknown range."""
+        """The first sample [1, ...] as it is measured; ValueError without, or for floats of unknown range."""
         found = self._found(self.items.read_aside(measured_task([0])))
         if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
             some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
@@ -48,7 +48,7 @@ class ImageReader:
         return self._measured(found)
 
     def read(self, positions: Sequence[int]) -> Tensor:
-        """The images uint8 [n, C, H, W], or points float32 [n, D], at these positions."""
+        """The images uint8 [n, C, H, W], or floats float32 [n, ...] of other ranks, at these positions."""
         _ = self.probe
         runs = self.items.runs(list(positions))
         return torch.cat([self._measured(self._found(self.items.read_aside(measured_task(run)))) for run in runs])
@@ -67,16 +67,18 @@ class ImageReader:
                 f" images [B, C, H, W] or points [B, D]{OR_LOSS}"
             ) from error
         is_images = images.ndim == 4 and (images.dtype == torch.uint8 or images.is_floating_point())
-        if not (is_images or (images.ndim == 2 and images.is_floating_point())):
+        if not (is_images or (images.ndim >= 2 and images.is_floating_point())):
             raise NoImagesError(
                 f"{self.name} has no images to measure: images_of gives {images.dtype} {list(images.shape)}, not images"
-                f" [B, C, H, W] (uint8, or floats) or points [B, D] (floats)"
+                f" [B, C, H, W] (uint8, or floats) or floats [B, D], [B, C, T], [B, C, D, H, W]"
                 f"{'; grey images need a channel, x[:, None]' * (images.ndim == 3)}{OR_LOSS}"
             )
         return channels_first(images) if is_images else images
 
     def _measured(self, images: Tensor) -> Tensor:
-        if images.ndim == 2:
+        if images.ndim != 4:
+            if not torch.isfinite(images).all():
+                raise ValueError(f"{self.name}: {RANKS.get(images.ndim, 'arrays')} hold NaN or infinity")
             return images.float()
         if images.dtype == torch.uint8:
             return images
@@ -98,7 +100,7 @@ class ImageReader:
 
 
 class LazyInputs:
-    """Images uint8 [N, C, H, W], or points float32 [N, D], of a reader, which are read where they are indexed."""
+    """Images uint8 [N, C, H, W], or floats float32 [N, ...], of a reader, which are read where they are indexed."""
 
     def __init__(self, reader: ImageReader, positions: Tensor) -> None:
         self.reader, self.positions = reader, positions
@@ -108,7 +110,7 @@ class LazyInputs:
 
     @property
     def has_images(self) -> bool:
-        """Whether there are images or points to measure; if not, there are `batches` alone."""
+        """Whether there are images or floats to measure; if not, there are `batches` alone."""
         try:
             _ = self.reader.probe
         except NoImagesError:

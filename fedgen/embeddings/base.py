@@ -1,4 +1,4 @@
-"""Embeddings: frozen, quantising, differentiable, and never saved; of any torch module, of pixels and of points."""
+"""Embeddings: frozen, quantising, differentiable, and never saved; of any torch module, of pixels and of floats."""
 
 import copy
 import hashlib
@@ -14,12 +14,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedgen.data.examples import AXES, RANKS, TYPES
 from fedgen.data.text import decode_all
 from fedgen.images import quantise
 from fedgen.io.tensor_files import check_state, hash_tensors, read_safetensors, read_torch
 
 ANTIALIASED = ("bilinear", "bicubic")
 InputRange = Literal["signed", "unit", "levels", "uint8"]
+
+
+EXAMPLES = {"images": "efficientnet-lite0", "texts": "chemnet for molecules"}  # embeddings; of floats any module
+
+
+def say_samples(kind: str) -> str:
+    """The samples of a kind, with their axes: "images [N, C, H, W]"."""
+    return f"{'points, series, volumes or other floats' if kind == 'arrays' else kind} {AXES[kind]}"
+
+
+def say_example(kind: str) -> str:
+    """An embedding of a kind of samples, for messages."""
+    return EXAMPLES.get(kind, f"identity, or a module by ModuleEmbedding(module, kind={kind!r})")
 
 
 class Embedding(nn.Module, ABC):
@@ -49,15 +63,19 @@ class Embedding(nn.Module, ABC):
     """
 
     kind = "images"
-    """The samples that it takes: "images", "points", or "texts"."""
+    """The samples that it takes, one of `fedgen.data.examples.AXES`; "arrays" are points, series, volumes, and more."""
 
     exchanged = False
     """FedAvg neither copies nor averages embeddings."""
 
     @property
-    def takes_points(self) -> bool:
-        """Whether the input is points [N, D] that are never quantised."""
-        return self.kind == "points"
+    def takes_floats(self) -> bool:
+        """Whether the input is floats as they are, such as points or volumes, that are never quantised."""
+        return self.kind not in TYPES
+
+    def takes(self, kind: str) -> bool:
+        """Whether samples of a kind have features."""
+        return kind == self.kind or (self.kind == "arrays" and kind in AXES and kind not in TYPES)
 
     takes_texts = False
     """Whether `text_features` gives features of texts."""
@@ -97,34 +115,47 @@ class Embedding(nn.Module, ABC):
 
     @abstractmethod
     def features(self, levels: Tensor) -> Tensor:
-        """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given."""
+        """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given.
+
+        Of other kinds of floats, such as volumes: float32 [N, ...], as they are.
+        """
 
     def text_features(self, texts: Sequence[str]) -> Tensor:
         """Features [N, dim] of texts, in the space of images' features; ValueError where the embedding has none."""
         raise ValueError(f"embedding {self.name} has no features of texts; use a CLIP with its text encoder")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [N, dim], float32, of float images in [-1, 1] or uint8 images."""
+        """Features [N, dim], float32, of float images in [-1, 1] or uint8 images, or of floats of its kind."""
         self.check(tuple(images.shape))
-        if not (images.is_floating_point() or images.dtype == torch.uint8):
-            raise ValueError(f"embedding {self.name} takes float images in [-1, 1] or uint8, got {images.dtype}")
+        as_they_are, are_levels = self.takes_floats, images.dtype == torch.uint8
+        if not (images.is_floating_point() or (are_levels and not as_they_are)):
+            wanted = f"float {say_samples(self.kind)}" if as_they_are else "float images in [-1, 1] or uint8"
+            raise ValueError(f"embedding {self.name} takes {wanted}, got {images.dtype}")
         with torch.autocast(images.device.type, enabled=False):
-            levels = (images if images.dtype == torch.uint8 else quantise(images)).float()
+            levels = (images if as_they_are or are_levels else quantise(images)).float()
             if self.channels == 3 and levels.shape[1] == 1:
-                levels = levels.repeat(1, 3, 1, 1)
+                levels = levels.repeat(1, 3, *[1] * (levels.ndim - 2))
             return self.checked(self.features(levels), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for a shape that is not [N, C, H, W], other channels or an empty image."""
-        if len(shape) != 4:
-            raise ValueError(f"embedding {self.name} takes images [N, C, H, W], got shape {list(shape)}")
+        """Raise ValueError for a shape of another kind of samples, other channels or an empty sample."""
+        found = RANKS.get(len(shape), "arrays")
+        if len(shape) < 2 or not (self.takes(found) or (self.kind == "texts" and len(shape) == 2)):
+            hint = "; grey images need a channel, x[:, None]" if found == "series" and self.kind == "images" else ""
+            raise ValueError(
+                f"embedding {self.name} takes {say_samples(self.kind)}, got shape {list(shape)}; for {found} choose"
+                f" another embedding, such as {say_example(found)}{hint}"
+            )
         allowed = {None: None, 1: (1,), 3: (1, 3)}.get(self.channels, (self.channels,))
         if allowed is not None and shape[1] not in allowed:
             wanted = " or ".join(str(channels) for channels in allowed)
             found = f"got {shape[1]} in {list(shape)}; convert them to grey or RGB"
-            raise ValueError(f"embedding {self.name} takes images with {wanted} channels, {found}")
-        if min(shape[1:]) < 1:
-            raise ValueError(f"embedding {self.name} takes images of at least one pixel, got shape {list(shape)}")
+            raise ValueError(f"embedding {self.name} takes {self.kind} with {wanted} channels, {found}")
+        if min(shape[1:]) < 1 and self.kind != "texts":
+            least = "pixel" if self.kind == "images" else "value"
+            raise ValueError(
+                f"embedding {self.name} takes {self.kind} of at least one {least}, got shape {list(shape)}"
+            )
 
     def usable_samples(self, samples: Tensor) -> Tensor:
         """The samples that it has features of: all of them, but for texts that mean nothing to it."""
@@ -224,29 +255,24 @@ class TextEmbedding(Embedding):
         with torch.autocast(self.device.type, enabled=False):
             return self.checked(self.features(texts), len(texts))
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for a shape that is not [N, T]."""
-        if len(shape) != 2:
-            raise ValueError(
-                f"embedding {self.name} takes texts, got shape {list(shape)}; for images choose another embedding, such"
-                " as efficientnet-lite0"
-            )
-
 
 class ModuleEmbedding(Embedding):
-    """Features of a module that maps an image batch to a tensor [N, ...], flattened to [N, dim].
+    """Features of a module that maps a batch of images, or floats, to a tensor [N, ...], flattened to [N, dim].
 
     The module is copied, so freezing does not touch the caller's. Two modules whose weights, printed form and source
     agree have one fingerprint: where plain attributes decide the features, give them different names.
 
     Args:
-        module: receives quantised images [N, C, H, W] in the range below.
+        module: receives quantised images [N, C, H, W] in the range below, or floats of another kind as they are.
         weights: a local state dict to load into the copy.
         name: what stored scores call the embedding; the class's name by default.
         input_range: "signed" floats in [-1, 1]; "unit" floats in [0, 1]; "levels" floats 0..255; or "uint8", which no
             gradient passes.
         channels: colour channels the module needs; 3 repeats grey images. Any number passes by default.
-        image_shape: (C, H, W) of an image; when given, `dim` is known at once (one image of zeros is embedded).
+        image_shape: (C, H, W) of an image, or that of another sample; when given, `dim` is known at once (one image of
+            zeros is embedded).
+        kind: the samples that the module takes: "images", or floats, "points" [N, D], "series" [N, C, T], "volumes"
+            [N, C, D, H, W], or "arrays" for any of these.
     """
 
     def __init__(
@@ -256,14 +282,22 @@ class ModuleEmbedding(Embedding):
         name: str | None = None,
         input_range: InputRange = "signed",
         channels: int | None = None,
-        image_shape: tuple[int, int, int] | None = None,
+        image_shape: tuple[int, ...] | None = None,
+        kind: str = "images",
     ) -> None:
+        if kind not in AXES or kind == "texts":
+            kinds = ", ".join(one for one in AXES if one != "texts")
+            raise ValueError(f"kind must be one of {kinds}, got {kind!r}; for texts subclass TextEmbedding")
+        if kind != "images" and input_range != "signed":
+            raise ValueError(f"input_range={input_range!r} is for images; {kind} are taken as they are")
         if input_range not in get_args(InputRange):
             raise ValueError(f"input_range must be one of {', '.join(get_args(InputRange))}, got {input_range!r}")
         module = copy.deepcopy(module)
         if weights is not None:
             load_into(module, read_state(weights), str(weights))
         settings = {"input_range": input_range, "code": hash_code(module)}
+        if kind != "images":  # which were all before, and keep their fingerprints
+            settings["kind"], self.kind = kind, kind
         super().__init__(name or type(module).__name__, None, module, channels, settings)
         self.input_range = input_range
         if image_shape is not None:
@@ -272,7 +306,7 @@ class ModuleEmbedding(Embedding):
 
     def features(self, levels: Tensor) -> Tensor:
         match self.input_range:
-            case "signed":
+            case "signed" if not self.takes_floats:
                 levels = levels / 127.5 - 1
             case "unit":
                 levels = levels / 255
@@ -312,28 +346,15 @@ class Pixels(Embedding):
 
 
 class Identity(Embedding):
-    """Points [N, D] as they are, in float32; never quantised.
+    """Floats as they are, in float32, flattened: points [N, D], and series, volumes [N, ...] as points; not quantised.
 
     For toys such as Gaussian mixtures, whose points have no grey levels, and for features that were computed before.
     """
 
-    kind = "points"
+    kind = "arrays"
 
     def __init__(self) -> None:
         super().__init__("identity", dim=None)
 
     def features(self, levels: Tensor) -> Tensor:
-        return levels
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The points [N, D], float32."""
-        self.check(tuple(images.shape))
-        if images.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            raise ValueError(f"embedding identity takes float points [N, D], got {images.dtype}")
-        return self.checked(self.features(images), len(images))
-
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for a shape that is not [N, D]."""
-        if len(shape) != 2 or shape[1] < 1:
-            found = f"got shape {list(shape)}; for images choose another embedding, such as efficientnet-lite0"
-            raise ValueError(f"embedding identity takes points [N, D], {found}")
+        return levels.flatten(1)

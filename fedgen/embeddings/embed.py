@@ -101,12 +101,12 @@ def embed(
     description: str | None = None,
     cache: FeatureCache | None = None,
 ) -> Tensor:
-    """Features [N, dim], float32 on the CPU, of images or points in memory, or read in batches; no gradient.
+    """Features [N, dim], float32 on the CPU, of samples in memory, or read in batches; no gradient.
 
     Args:
         embedding: what maps images to features.
-        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or points [N, D] for `identity`;
-            or texts' tokens int64 [N, T]; or `LazyInputs` of these.
+        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or floats
+            of another rank [N, ...] for an embedding of these; or texts' tokens int64 [N, T]; or `LazyInputs` of these.
         batch_size: images at a time; changes the features by rounding only.
         device: where to compute; the embedding moves there and stays. Where it lies by default.
         description: text of the progress bar.
@@ -164,15 +164,15 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
 
 
 def _prepared(embedding: Embedding, images: Tensor) -> Tensor:
-    """Points and texts as they are, or float images as uint8."""
+    """Float images as uint8, all others as they are."""
     if embedding.kind == "texts":
         return images
-    if not embedding.takes_points and not images.is_floating_point():
+    if not embedding.takes_floats and not images.is_floating_point():
         raise ValueError(f"embed takes uint8 or float images, got {images.dtype}")
     if (bad := _not_finite(images)) is not None:
-        text = f"{'point' if embedding.takes_points else 'image'} {bad} holds NaN or infinity"
+        text = f"{'sample' if embedding.takes_floats else 'image'} {bad} holds NaN or infinity"
         raise NotFiniteError(f"{text} and embedding {embedding.name} has no feature for it", bad)
-    if embedding.takes_points:
+    if embedding.takes_floats:
         return images
     refuse_grey_levels(images)
     seen = SeenRange(f"images to embed with {embedding.name}")

@@ -31,7 +31,7 @@ from fedgen.seeds import resolve
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One evaluation's records, and the first split's generated images, uint8 [N, C, H, W] or points [N, D]."""
+    """One evaluation's records, and the first split's generated images, uint8 [N, C, H, W] or floats [N, ...]."""
 
     records: list[ScoreRecord]
     images: Tensor
@@ -186,7 +186,7 @@ class Evaluator:
             if problem := ImageSampler.of(sample).labels_problem(self._frequencies):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
-            points = self.splits[0].images[:2]
+            points = self.splits[0].images[:2].flatten(1)
             Reference([points], "ll").score(points, errors=False, density=density)
         if answers is not None:
             answers.try_out(*self.splits[0].first(2))

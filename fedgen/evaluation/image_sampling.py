@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.examples import kind_of
 from fedgen.data.optional_attributes import optional
 from fedgen.data.text import encode_all, widened
 from fedgen.evaluation.records import sampling_of
@@ -98,16 +99,16 @@ def draw_images(
     frequencies: LabelFrequencies | None = None,
     first: int = 0,
 ) -> Tensor:
-    """Images uint8 [num_images, C, H, W] of a sampler, points float32 [num_images, D], or texts' tokens int64
-    [num_images, T].
+    """Images uint8 [num_images, C, H, W] of a sampler, texts' tokens int64 [num_images, T], or float32 points
+    [num_images, D], series, volumes or other arrays [num_images, ...] as they are.
 
     Drawn in chunks of fixed size, chunk i with the generator of (seed, stream, round, i), so that the first n images
     are the same however many are drawn. Global generators are seeded likewise, for samplers that use them, and put back
     afterwards: drawing changes nothing in the training's random streams. Ranks that are `together` share the chunks.
 
     Args:
-        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images, points, or
-            texts, as strings or tokens; see `DescribedSampler`.
+        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images, floats of
+            another rank, or texts, as strings or tokens; see `DescribedSampler`.
         num_images: how many.
         seed: base seed.
         round: the round; -1 before training.
@@ -132,7 +133,7 @@ def draw_images(
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
-        """Chunk i on the CPU: uint8, float32 for points, int64 for texts."""
+        """Chunk i on the CPU: uint8, int64 for texts, float32 for all others."""
         seed_all(seed, "sample", stream, round, i)
         draws = generator(seed, "sample", stream, round, i)
         given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
@@ -145,7 +146,7 @@ def draw_images(
             seen.see(part)
             return (part if part.dtype == torch.uint8 else to_uint8(part)).cpu()
         if not torch.isfinite(part).all():
-            raise ValueError("points hold NaN or infinity; check the generator that made them")
+            raise ValueError(f"{kind_of(part)} hold NaN or infinity; check the generator that made them")
         return part.float().cpu()
 
     with isolated():
@@ -166,19 +167,19 @@ def draw_images(
 
 
 def _checked(made: Any, count: int, whose: str) -> Tensor:
-    """The images, points or texts' tokens that a sampler gave."""
+    """The images, texts' tokens or other floats that a sampler gave."""
     if isinstance(made, list | tuple) and all(isinstance(one, str) for one in made):
         made = encode_all(made)
     wanted = (
-        f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D], or a"
-        " list of strings"
+        f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1], or floats of"
+        f" another rank ([{count}, D], [{count}, C, T], [{count}, C, D, H, W]), or a list of strings"
     )
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
         raise TypeError(f"{wanted}, and gave a {type(made).__name__}{parts[:80]}; return the images alone")
-    if made.ndim not in (2, 4) or len(made) != count:
+    if made.ndim < 2 or len(made) != count:
         raise ValueError(f"{wanted}, and gave {list(made.shape)}")
-    if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
+    if made.ndim != 2 and not (made.is_floating_point() or (made.ndim == 4 and made.dtype == torch.uint8)):
         raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
     return made
 

@@ -164,7 +164,7 @@ class OwnClassifier(NoEmbedding):
 
 
 class OwnModel(NoEmbedding):
-    """The place of an embedding, for scores that ask the model about images, or points."""
+    """The place of an embedding, for scores that ask the model about samples of any kind."""
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Accept any shape: the model says what it cannot take."""
@@ -204,7 +204,7 @@ def make_panels(
     for panel in panels:
         check_distinct("score", [choice.name for choice in panel.choices])
         for choice in panel.choices:
-            check_embedding(choice, panel.embedding.name, panel.embedding.takes_points, panel.embedding.takes_texts)
+            check_embedding(choice, panel.embedding.name, panel.embedding.kind, panel.embedding.takes_texts)
     return panels
 
 
@@ -218,7 +218,7 @@ def _with_preset(panels: Sequence[Panel], preset: PresetLike) -> list[Panel]:
     return [*panels, Panel(embedding, (found.choice,))]
 
 
-def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = False, takes_texts: bool = False) -> None:
+def check_embedding(choice: ScoreChoice, embedding: str, kind: str = "images", takes_texts: bool = False) -> None:
     if choice.needs == "logits" and not any(part.startswith("logits") for part in embedding.split("-")):
         raise ValueError(
             f"score {choice.name} needs logits, which embedding {embedding} does not give: use"
@@ -226,10 +226,10 @@ def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = Fa
         )
     if choice.needs == "texts" and embedding != "bytes":
         raise ValueError(f"score {choice.name} reads texts, not features of {embedding}: use embedding bytes for it")
-    if choice.needs == "points" and not takes_points:
+    if choice.needs == "points" and embedding != "identity":
         raise ValueError(
-            f"score {choice.name} is the log-density of points, but embedding {embedding} takes images; it is for"
-            " clients of points, with embedding identity"
+            f"score {choice.name} is the log-density of points as they are, but embedding {embedding} takes {kind} and"
+            " gives features; it is for clients of points, with embedding identity"
         )
     if choice.needs == "prompts" and not takes_texts:
         raise ValueError(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs, in_parts
 from fedgen.embeddings import FeatureCache, NotFiniteError, embed
+from fedgen.embeddings.base import say_example, say_samples
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
@@ -74,11 +75,12 @@ class EvaluationPlan:
         if split.shape != shape and split.kind != "texts":
             raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
         for panel in self.panels:
-            if split.kind == "texts" and not panel.on_model and panel.embedding.kind != "texts":
+            if not panel.on_model and not panel.embedding.takes(split.kind):
                 raise ValueError(
-                    f"score {panel.choices[0].name} compares images, and {split.source} has texts: take an"
-                    " embedding of texts, such as chemnet for molecules, or measure the model's own loss,"
-                    " scores=['loss']"
+                    f"score {panel.choices[0].name} compares features, and embedding {panel.embedding.name} takes"
+                    f" {say_samples(panel.embedding.kind)}, got shape {[2, *split.shape]}: {split.source} has"
+                    f" {split.kind}; take an embedding of these, such as {say_example(split.kind)}, or measure the"
+                    " model's own loss, scores=['loss']"
                 )
             panel.embedding.check((2, *split.shape))
 

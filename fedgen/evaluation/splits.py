@@ -33,7 +33,7 @@ class Split:
 
     Args:
         name: "train", "report", ...; part of the columns' names, so letters, digits, "-" and "_".
-        images: uint8 [N, C, H, W], points float32 [N, D], or texts int64 [N, T]; in memory, or read when they are
+        images: uint8 [N, C, H, W], texts int64 [N, T], or other floats [N, ...]; in memory, or read when they are
             embedded. Items of any other structure have no images; of these only a model's own losses are scored.
         counts: images of each client, adding up to N.
         source: what the images are, e.g. "digits/train".
@@ -116,7 +116,7 @@ class Split:
 
     @property
     def kind(self) -> str:
-        """The kind of the clients' data: "images", "points", "texts", or "items" of any other structure."""
+        """The kind of the clients' data: of those in `fedgen.data.examples.AXES`, or "items" of any other structure."""
         return kind_of(self.images)
 
     @property
@@ -146,7 +146,7 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image, (C, H, W), point, (D,), or text, (T,); ValueError for items without images."""
+        """The shape of one image, (C, H, W), text, (T,), or array of floats; ValueError for items without images."""
         return tuple(self.images.shape[1:])
 
     @property

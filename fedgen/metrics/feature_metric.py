@@ -46,9 +46,9 @@ class FeatureMetric(Metric):
         self.embedding = None if embedding is None else load_embedding(embedding)
         self.dim = _known_dim(self.embedding, dim)
         self._infers = self.dim is None
-        self._quantises = self.embedding is not None and not self.embedding.takes_points
+        self._quantises = self.embedding is not None and not self.embedding.takes_floats
         if normalize and not self._quantises:
-            raise ValueError("normalize=True is for images; features and points are taken as they are")
+            raise ValueError("normalize=True is for images; features and other floats are taken as they are")
         self.normalize = normalize
         self.reset_real_features = reset_real_features
         self._seen = {side: self._unseen(side) for side in (REAL, GENERATED)}

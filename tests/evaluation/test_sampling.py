@@ -58,7 +58,8 @@ def test_global_random_streams_are_left_alone_and_yet_seeded_inside():
     [
         (lambda n: (torch.zeros(n, 1, 2, 2), 3), TypeError, "and gave a tuple of Tensor, int; return the images alone"),
         (lambda n: {"images": 3}, TypeError, "and gave a dict; return the images alone"),
-        (lambda n: torch.zeros(n, 2, 2), ValueError, r"and gave \[2, 2, 2\]"),
+        (lambda n: torch.zeros(n, 2, 2).byte(), ValueError, r"and gave torch.uint8; grey levels"),
+        (lambda n: torch.zeros(n), ValueError, r"and gave \[2\]"),
         (lambda n: torch.zeros(n, 1, 2, 2).int(), ValueError, r"and gave torch.int32; grey levels are torch.uint8"),
     ],
 )
@@ -75,7 +76,7 @@ def test_what_a_module_samples_that_is_no_images_is_told_with_its_class(made, er
     ("sample", "message"),
     [
         (lambda n, g: torch.zeros(n - 1, 1, 2, 2), r"sample\(7\) must give"),
-        (lambda n, g: torch.zeros(n, 2, 2), r"sample\(7\) must give"),
+        (lambda n, g: torch.zeros(n), r"sample\(7\) must give"),
         (lambda n, g: torch.full((n, 1, 2, 2), float("nan")), "NaN"),
         (lambda n, g: torch.full((n, 2), float("inf")), "NaN or infinity"),
     ],

@@ -253,7 +253,7 @@ def membership_inference(
         signal: "loss", "critic", "likelihood" or "distance"; by default "critic" of the kit's GANs, else the first of
             these that the model has.
         draws: of the noise of losses.
-        embedding: of distances; efficientnet-lite0 by default, `identity` for points.
+        embedding: of distances; efficientnet-lite0 by default, `identity` for other floats.
         num_images: generated images, for distances.
         seed: of all draws; None takes what `seed_everything` was given, else 0.
         personal: clients' own tensors by their number among the clients that train; each client is then attacked
@@ -427,7 +427,7 @@ def nearest_images(
         ValueError: for points in place of images, and numbers below 1.
     """
     if not data.examples.is_images:
-        raise ValueError(f"nearest images are of images, and {data.examples.name} has points")
+        raise ValueError(f"nearest images are of images, and {data.examples.name} has {data.examples.kind}")
     for what, number in (("num_images", num_images), ("shown", shown)):
         if number < 1:
             raise ValueError(f"{what}={number}: give at least 1")

@@ -256,7 +256,8 @@ class StoredEvaluation:
         where = os.path.commonpath([path.absolute() if absolute else path for path in paths]) or "."
         clients = "1 client" if len(paths) == 1 else f"{len(paths)} clients"
         known = [count for count in counts if count is not None]
-        images = f"{sum(known):.12g} images" if len(known) == len(counts) else "an unknown number of images"
+        kind = self.sets[1].images.kind if self.sets[1].images else "images"
+        images = f"{sum(known):.12g} {kind}" if len(known) == len(counts) else f"an unknown number of {kind}"
         return f"{where}, {clients}, {images}"
 
     def remarks(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Images on disk, read a batch at a time: the files of a folder, or one array of an .npz or .npy file."""
+"""Samples on disk, read a batch at a time: the files of a folder, or one array of an .npz or .npy file."""
 
 import hashlib
 import math
@@ -16,11 +16,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedgen.data.examples import RANKS
 from fedgen.data.formats.image_files import Unread, fit, images_below, read_header, read_image, to_tensor
 from fedgen.data.text import encode_all
 from fedgen.embeddings.base import TextEmbedding
 from fedgen.foreign_text import printable
-from fedgen.io.files import ARRAYS, Header, open_archive, open_array
+from fedgen.io.files import ARRAYS, Header, open_archive, open_array, read_headers, read_npz
 from fedgen.io.regular_files import open_regular, read_regular
 from fedgen.progress import track
 
@@ -65,6 +66,8 @@ class UnreadableFilesError(ValueError):
 
 class FolderImages:
     """The image files of a folder, in the order of their real paths; their headers are read at once."""
+
+    kind = "images"
 
     def __init__(self, folder: Path, reading: Reading) -> None:
         self.reading = reading
@@ -128,6 +131,8 @@ class FolderImages:
 class ArrayImages:
     """The images of one array of an .npz or .npy file, uint8 [N, H, W, C] or [N, C, H, W]; ValueError if neither."""
 
+    kind = "images"
+
     def __init__(self, path: Path, name: str, header: Header, reading: Reading) -> None:
         self.path, self.name, self.count = path, name, header.shape[0]
         _check_rows(header)
@@ -165,6 +170,8 @@ class ArrayImages:
 
 class TextLines:
     """The texts of a file, one a line: whole lines of a .txt file, of a .smi file what comes before the first space."""
+
+    kind = "texts"
 
     def __init__(self, path: Path) -> None:
         self.path, self.sizes = path, dict[tuple[int, int], str]()
@@ -207,7 +214,53 @@ class TextLines:
         return digest.hexdigest()
 
 
-Images = FolderImages | ArrayImages | TextLines
+class FloatArrays:
+    """Floats as they are: the rows of one array, or the .npy files of a folder, one sample each.
+
+    Args:
+        path: a file of arrays, or a folder.
+        name: the array of a file.
+
+    Raises:
+        ValueError: for arrays of a folder that are no floats, of several shapes, or of three axes, as images have.
+    """
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.path, self.name, self.sizes = path, name, dict[tuple[int, int], str]()
+        self.grey, self.deep, self.suffixes = True, False, set[str]()
+        self.unread, self.skipped = Unread(), list[str]()
+        self.files = [path] if name else sorted(file for file in path.glob("*.npy") if not file.name.startswith("."))
+        headers = [read_headers(file)[name or file.stem] for file in self.files]
+        for header in headers if name else ():
+            _check_rows(header)
+        shapes = dict.fromkeys(header.shape if name else (len(self.files), *header.shape) for header in headers)
+        self.shape = next(iter(shapes))
+        self.kind = RANKS.get(len(self.shape), "arrays")
+        if len(shapes) > 1 or any(h.dtype.kind != "f" for h in headers) or self.kind == "images" or 0 in self.shape:
+            found = ", ".join(f"{header.dtype} {list(header.shape)}" for header in headers[:3])
+            raise ValueError(f"{path}: .npy files are samples if they are floats of one shape, got {found}")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
+        """Floats float32 [n, ...]; ValueError for NaN or infinity."""
+        starts = range(0, len(self.files), batch_size)
+        parts = ([read_npz(file)[file.stem] for file in self.files[start : start + batch_size]] for start in starts)
+        for rows in read_rows(self.path, self.name, batch_size) if self.name else map(np.stack, parts):
+            if not np.isfinite(rows).all():
+                raise ValueError(f"{self.path}: {self.kind} hold NaN or infinity")
+            yield torch.from_numpy(rows.astype(np.float32))
+
+    def digest(self) -> str:
+        digest = BLAKE(f"{self.name} {self.shape}".encode())
+        for file in self.files:
+            with open_regular(file) as stream:
+                digest.update(hashlib.file_digest(stream, BLAKE).digest())
+        return digest.hexdigest()
+
+
+Images = FolderImages | ArrayImages | TextLines | FloatArrays
 
 
 def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Stored sets to score: a folder of images, or an .npz or .npy file of images, features or statistics.
+"""Stored sets to score: a folder of samples, or an .npz or .npy file of samples, features or statistics.
 
 Everything is looked at when a set is opened and nothing is embedded, so that a mistake costs no work.
 """
@@ -17,16 +17,25 @@ from torch import Tensor, nn
 
 from fedgen.data.formats.image_files import SUFFIXES
 from fedgen.embeddings import Embedding, Pixels, load_embedding
+from fedgen.embeddings.base import say_example, say_samples
 from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.splits import LEAST
-from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Reading, TextLines, UnreadableFilesError
+from fedgen.evaluation.stored.stored_images import (
+    ArrayImages,
+    FloatArrays,
+    FolderImages,
+    Images,
+    Reading,
+    TextLines,
+    UnreadableFilesError,
+)
 from fedgen.foreign_text import listed, printable
 from fedgen.io.files import Header, read_headers, read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
 from fedgen.statistics.gaussian import check_features, is_covariance
 from fedgen.statistics.npz import NAMES, read_provenance
 
-Kind = Literal["images", "features", "statistics"]
+Kind = Literal["images", "features", "statistics"]  # "images": samples of any kind, to be embedded
 Shapes = Mapping[str, tuple[int, ...]]
 STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
 FEATURES_OF: tuple[Kind, ...] = ("images",)
@@ -49,10 +58,11 @@ REMEDIES = {
 
 
 def choose_arrays(path: Path, headers: Mapping[str, Header]) -> tuple[Kind, tuple[str, ...], str]:
-    """The images, else the array 'features', else mean and covariance of any names, else the only floats [N, D]."""
+    """The images, else 'features', else mean and covariance of any names, else the only floats [N, D], or samples."""
     pictures = [key for key, header in headers.items() if len(header.shape) == 4 and header.dtype == np.uint8]
     floats = {key: h.shape for key, h in headers.items() if h.dtype.kind == "f" and 0 not in h.shape}
     rows = [key for key, shape in floats.items() if len(shape) == 2 and not OTHER.match(key)]
+    samples = [key for key, shape in floats.items() if len(shape) not in (1, 2, 4) and not OTHER.match(key)]
     kind: Kind = "features"
     if len(pictures) == 1:
         kind, keys = "images", tuple(pictures)
@@ -63,11 +73,14 @@ def choose_arrays(path: Path, headers: Mapping[str, Header]) -> tuple[Kind, tupl
     elif len(rows) == 1:
         _check_features(path, rows[0], floats)
         keys = (rows[0],)
+    elif len(samples) == 1:
+        kind, keys = "images", (samples[0],)
     else:
         held = listed(f"{printable(key)} {header.dtype} {list(header.shape)}" for key, header in headers.items())
         forms = dict.fromkeys((len(h.shape), len(h.shape) == 2 and h.dtype.kind == "f") for h in headers.values())
         raise ValueError(
             f"{path} holds neither features [N, D] (floats, under 'features' or alone), nor images (uint8, four axes),"
+            " nor series [N, C, T] or volumes [N, C, D, H, W] (floats),"
             f" nor statistics ([D] beside a covariance [D, D]), but {held or 'nothing'}"
             + "".join(f"; {REMEDIES[form]}" for form in forms if form in REMEDIES)
         )
@@ -114,7 +127,7 @@ class StoredSet:
     path: Path
     kind: Kind
     count: float | None
-    images: FolderImages | ArrayImages | TextLines | None = None
+    images: Images | None = None
     keys: tuple[str, ...] = ()
     dim: int | None = None
     provenance: Provenance = field(default_factory=Provenance)
@@ -177,6 +190,12 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
     if path.is_dir():
         folder = FolderImages(path, reading)
+        if not folder.found and any(path.glob("*.npy")):
+            try:
+                arrays = FloatArrays(path)
+            except ValueError as error:
+                raise ValueError(f"{error}{_inside(path, is_client)}") from error
+            return StoredSet(name, path, "images", len(arrays), arrays)
         if not folder.found:
             raise ValueError(f"{path} has no images ({', '.join(sorted(SUFFIXES))}){_inside(path, is_client)}")
         return StoredSet(name, path, "images", len(folder), folder)
@@ -202,7 +221,8 @@ def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet
     header = headers[keys[0]]
     if kind == "images":
         try:
-            images = ArrayImages(path, keys[0], header, reading)
+            pictured = header.dtype == np.uint8
+            images = ArrayImages(path, keys[0], header, reading) if pictured else FloatArrays(path, keys[0])
         except ValueError as error:
             raise ValueError(f"{path}, array {keys[0]!r}: {error}") from error
         return StoredSet(name, path, kind, len(images), images, remark=remark)
@@ -304,13 +324,13 @@ def settle_embedding(
 def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
     """The channels with which images are read; ValueError if the embedding does not take all images."""
     for stored in sets:
-        kind = "texts" if isinstance(stored.images, TextLines) else "images"
-        if stored.images and kind != embedding.kind:
-            example = "chemnet for molecules" if kind == "texts" else DEFAULT
+        if stored.images and not embedding.takes(stored.images.kind):
             raise ValueError(
-                f"{stored.path} holds {kind}, and embedding {embedding.name} takes {embedding.kind}: choose another by"
-                f" --embedding, such as {example}"
+                f"{stored.path} holds {(kind := stored.images.kind)}, and embedding {embedding.name} takes"
+                f" {say_samples(embedding.kind)}: choose another by --embedding, such as {say_example(kind)}"
             )
+        if isinstance(stored.images, FloatArrays):
+            embedding.check(stored.images.shape)
     images = [stored.images for stored in sets if stored.images]
     channels = embedding.channels or (1 if all(part.grey for part in images) else 3)
     sizes = {size: example for part in images for size, example in part.sizes.items()}

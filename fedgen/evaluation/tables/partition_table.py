@@ -29,7 +29,7 @@ class PartitionSummary:
     def __init__(self, data: FederatedDataModule) -> None:
         clients, examples, shared = data.everyone, data.examples, sum(map(len, data.dealt))
         self.source, self.seed = examples.name, data.seed
-        self.kind = "images" if examples.is_images else "points"
+        self.kind = examples.kind
         self.partition: dict[str, Any] = data.partition.settings()
         if isinstance(data.partition, SavedPartition):
             self.partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}

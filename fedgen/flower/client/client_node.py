@@ -139,7 +139,7 @@ class ClientNode:
     def hello(self) -> Hello:
         """Return what the server must know of this client before it asks for turns."""
         examples = self._made.datamodule.read
-        return Hello(self.name, len(examples), self._made.datamodule.image_shape, examples.classes)
+        return Hello(self.name, len(examples), self._made.datamodule.image_shape, examples.classes, examples.kind)
 
     def take(self, task: Task) -> Answer:
         """Takes a turn; one that cannot be taken is an answer too, with the reason."""

@@ -368,7 +368,7 @@ class LocalDataModule(LightningDataModule):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one image (channels, height, width) or point (length,); () for data without images."""
+        """The shape of one image (channels, height, width) or other sample; () for data without images."""
         try:
             return tuple(self.read.inputs.shape[1:])
         except NoImagesError:

@@ -1,6 +1,7 @@
 """The scores of a federation whose images the server never sees: of what its clients answer."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.image_sampling import Sample
 from fedgen.evaluation.names import REPORT, SELECT
+from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan, RealSide, StreamImages
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.splits import LEAST, Split
@@ -63,7 +65,12 @@ class RemoteSide(RealSide):
         device: torch.device | str | None,
     ) -> None:
         super().__init__(plan, seed, cache, batch_size, device)
-        self.answers = make(plan, lambda split, panel: self.embed(panel, split.images[:1]).shape[1])
+        self.answers = make(plan, self._dim_of)
+
+    def _dim_of(self, split: Split, panel: Panel) -> int:
+        with suppress(RuntimeError):  # of one whose input decides and that has seen none
+            return panel.embedding.dim
+        return self.embed(panel, split.images[:1]).shape[1]
 
     def prepare(self) -> None:
         """Asks clients what they tell once."""
@@ -104,7 +111,7 @@ def splits_of(data: RemoteClients) -> list[Split]:
             )
         elif name == SELECT or not few:
             # of any number, without the memory
-            images = torch.zeros((), dtype=torch.uint8).expand(sum(counts), *data.image_shape)
+            images = data.blanks(sum(counts))
             source = "elsewhere" if name == SELECT else "elsewhere held out"
             found.append(Split(name, images, counts, source, names))
     return found

@@ -217,7 +217,7 @@ def connect(
     connection: Connection,
     counts: list[int],
     classes: tuple[str, ...],
-    image_shape: tuple[int, ...],
+    example: torch.Tensor,
     device: torch.device,
     note: Callable[[int, str], None],
 ) -> list[AskedClients]:
@@ -233,7 +233,7 @@ def connect(
         if not isinstance(loss, DistributedLoss | OneMessageLoss):
             continue
         assert isinstance(embedding, Embedding)
-        dim = embed(embedding, torch.zeros(1, *image_shape, dtype=torch.uint8), device=device).shape[1]
+        dim = embed(embedding, example, device=device).shape[1]
         precision = str(loss.precision).removeprefix("torch.")
         common = LossQuestion(b"", str(embedding.name), embedding.fingerprint(), 0.0, precision, 0, classes)
         weights = message_weights(objective.client_weights, counts)

@@ -147,8 +147,8 @@ class ClientRegistry:
                 " config is what one may say; raise that if it is true"
             )
         before = self._known(one.name) or one
-        if (one.examples, one.shape) != (before.examples, before.shape):
-            now, then = (f"{hello.examples} images of {list(hello.shape)}" for hello in (one, before))
+        if (one.examples, one.shape, one.kind) != (before.examples, before.shape, before.kind):
+            now, then = (f"{hello.examples} {hello.kind} of {list(hello.shape)}" for hello in (one, before))
             raise MessageError(
                 f"client {one.name!r} has {now} and had {then} when the run began; put them back, or begin another run"
             )
@@ -174,10 +174,10 @@ def _looks(wait: float) -> Iterator[None]:
 
 def _check(clients: Sequence[Hello]) -> None:
     for one in clients:
-        if tuple(one.shape) != tuple(clients[0].shape):
+        if (tuple(one.shape), one.kind) != (tuple(clients[0].shape), clients[0].kind):
             raise ValueError(
-                f"client {one.name!r} has images of shape {list(one.shape)} and {clients[0].name!r} of"
-                f" {list(clients[0].shape)}; a model has one"
+                f"client {one.name!r} has {one.kind} of shape {list(one.shape)} and {clients[0].name!r}"
+                f" {clients[0].kind} of {list(clients[0].shape)}; a model has one"
             )
 
 

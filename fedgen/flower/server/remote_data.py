@@ -16,6 +16,7 @@ from fedgen.clients.client import num_held_out
 from fedgen.clients.data_module import ClientBatches
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
+from fedgen.data.examples import TYPES
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import KEPT_TURNS, OBJECTIVE, Entry, NotAnswering, make_entries, shorten
 from fedgen.flower.app.run_config import CLASSES
@@ -46,16 +47,24 @@ class RemoteTurn(Turn):
     """A turn that a client takes on its own machine."""
 
     def __init__(
-        self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
+        self,
+        client: int,
+        name: str,
+        round: int,
+        num_examples: int,
+        batch_size: int,
+        shape: tuple[int, ...] = (),
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
-        self.num_examples, self.is_remote, self._shape = num_examples, True, shape
+        self.num_examples, self.is_remote, self._shape, self._dtype = num_examples, True, shape, dtype
 
     @property
     def trial_batch(self) -> object:
-        """Blank images or points, all of the first class."""
+        """Blank examples, all of the first class."""
         count = self.batch_length
-        return (torch.zeros(count, *self._shape), torch.zeros(count, dtype=torch.int64)) if self._shape else None
+        inputs = torch.zeros(count, *self._shape, dtype=self._dtype)
+        return (inputs, torch.zeros(count, dtype=torch.int64)) if self._shape else None
 
 
 class RemoteClients(LightningDataModule):
@@ -71,6 +80,7 @@ class RemoteClients(LightningDataModule):
         connection: to the clients, which a server gives; no setting of a recipe.
         clients: names and numbers, in their numbers' order.
         shape: of one example; empty for data without images.
+        kind: of the examples: "images", "points", "volumes", ...
         classes: the labels' names in the whole federation.
         left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind; the
             latest of a great many.
@@ -93,7 +103,7 @@ class RemoteClients(LightningDataModule):
             RemoteClient(one.name, range(one.examples - number), range(number))
             for one, number in zip(known, kept, strict=True)
         ]
-        self.shape = tuple(known[0].shape)
+        self.shape, self.kind = tuple(known[0].shape), known[0].kind
         self.classes = self.connection.labels.names(known)
         self._unlabelled = [one.name for one in known if not one.classes]
         self.left_out: list[Entry] = []
@@ -101,7 +111,7 @@ class RemoteClients(LightningDataModule):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one image or point, for models to check before training.
+        """The shape of one example, for models to check before training.
 
         Raises:
             AttributeError: for clients whose data have no images.
@@ -109,6 +119,10 @@ class RemoteClients(LightningDataModule):
         if not self.shape:
             raise AttributeError("the clients' data have no images to measure or to compare with")
         return self.shape
+
+    def blanks(self, count: int) -> Tensor:
+        """Return zeros in the shape and type of the clients' examples, of any number without the memory."""
+        return torch.zeros((), dtype=TYPES.get(self.kind, torch.float32)).expand(count, *self.image_shape)
 
     def label_counts(self) -> Tensor:
         """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""
@@ -122,7 +136,7 @@ class RemoteClients(LightningDataModule):
         """
         counts = [len(client.train) for client in self.clients]
         note = partial(self.note_left_out, OBJECTIVE)
-        self._asked = connect(objective, self.connection, counts, self.classes, self.image_shape, device, note)
+        self._asked = connect(objective, self.connection, counts, self.classes, self.blanks(1), device, note)
 
     def note_left_out(self, kind: str, client: int, reason: str) -> None:
         """Takes down a client that was left out, of each kind once a round."""
@@ -248,7 +262,8 @@ class _RemoteTurns:
         if number is None:
             return Turn.idle(_NOTHING, round)
         client = self._data.clients[number]
-        return RemoteTurn(number, client.name, round, len(client.train), self._data.batch_size, self._data.shape)
+        own, dtype = self._data, torch.int64 if self._data.kind == "texts" else torch.float32
+        return RemoteTurn(number, client.name, round, len(client.train), own.batch_size, own.shape, dtype)
 
 
 class _Iterations:

@@ -12,7 +12,7 @@ from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.statistics.statistic_messages import MessageError
 
-VERSION = 4
+VERSION = 5
 LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 MOST_CLIENTS = 1_000_000  # a client makes a list of their weights
@@ -34,6 +34,7 @@ class Hello:
     # of one example; empty for data without images
     shape: Annotated[tuple[Annotated[int, Between(1, MOST_NUMBERS)], ...], Numbers(MOST_NUMBERS)]
     classes: Classes  # its labels' names, in order; empty for data without labels
+    kind: Annotated[str, Text(20, 1)] = "images"  # of its examples, as `kind_of` names it
     release: Annotated[str, Text(50)] = field(default=__version__, compare=False)  # of its fedgen
 
 

@@ -136,7 +136,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
     for number, place in enumerate(shown):
         colour = colormaps["turbo"]((number + 0.5) / len(shown))
         own = clients[place].everything
-        points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]]
+        points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]].flatten(1)
         up = points[:, 1] if points.shape[1] > 1 else torch.zeros(len(points))
         axes.scatter(points[:, 0], up, s=5, alpha=0.5, color=colour, label=drawable(clients[place].name, 16))
     axes.set_title("some points, first two coordinates", fontsize=10)
