@@ -89,7 +89,9 @@ def say_number(value: float, error: float | None = None, digits: int = 4) -> str
     if not SMALL <= size < LARGE:
         if error is None:
             return f"{value:.{digits - 1}g}"
-        shared = int(f"{value:e}".partition("e")[2]) - int(f"{error:.1e}".partition("e")[2]) + 1
+        if value == 0:
+            return f"0±{error:.1e}"
+        shared = int(f"{value:.1e}".partition("e")[2]) - int(f"{error:.1e}".partition("e")[2]) + 1
         return f"{value:.{min(max(shared, 0), 16)}e}±{error:.1e}"
     if error is None:
         text = f"{value:z.{_places(value, digits)}f}"

@@ -29,10 +29,17 @@ function formatted(value, error) {
   const known = isNumber(error) && error !== 0;
   const size = Math.max(Math.abs(value), known ? error : 0);
   if (size === 0) return "0";
-  if (size < 1e-4 || size >= 1e6) return known ? `${value.toExponential(2)}±${error.toExponential(1)}` : String(Number(value.toPrecision(3)));
+  if (size < 1e-4 || size >= 1e6) return known ? scientific(value, error) : String(Number(value.toPrecision(3)));
   if (!known) return String(Number(value.toFixed(placesOf(value, 4))));
   const places = placesOf(error, 2);
   return `${Number(value.toFixed(places)) === 0 ? (0).toFixed(places) : value.toFixed(places)}±${error.toFixed(places)}`;
+}
+
+function scientific(value, error) {
+  const powerOf = (number) => Number(number.toExponential(1).split("e")[1]);
+  const written = (number, places) => number.toExponential(places).replace(/e([+-])(\d)$/, "e$10$2");
+  const shared = Math.min(Math.max(powerOf(value) - powerOf(error) + 1, 0), 16);
+  return `${value === 0 ? "0" : written(value, shared)}±${written(error, 1)}`;
 }
 
 // Decimal places that leave so many digits of a number, as it is rounded; none of a number with more before them.
