@@ -115,7 +115,7 @@ class Examples:
         expected = "inputs must be uint8 [N, C, H, W], int64 [N, T] or float32 [N, D], [N, C, T], [N, C, D, H, W]"
         if dtype not in (*TYPES.values(), torch.float32):
             raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
-        if not is_standard(self.inputs):
+        if not (dtype == torch.uint8 and len(shape) == 4) and not is_standard(self.inputs):
             axes = f"{4 if dtype == torch.uint8 else 2} axes are needed" + ", or 3, 5 or more" * dtype.is_floating_point
             raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes}")
         if len(shape) == 4 and channels_first(self.inputs).shape != shape:

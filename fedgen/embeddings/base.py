@@ -18,6 +18,7 @@ from fedgen.data.examples import AXES, RANKS, TYPES
 from fedgen.data.text import decode_all
 from fedgen.images import quantise
 from fedgen.io.tensor_files import check_state, hash_tensors, read_safetensors, read_torch
+from fedgen.own_code import warn
 
 ANTIALIASED = ("bilinear", "bicubic")
 InputRange = Literal["signed", "unit", "levels", "uint8"]
@@ -73,6 +74,12 @@ class Embedding(nn.Module, ABC):
         """Whether the input is floats as they are, such as points or volumes, that are never quantised."""
         return self.kind not in TYPES
 
+    @property
+    def takes_points(self) -> bool:
+        """What `takes_floats` was called until fedgen 0.3."""
+        warn("Embedding.takes_points is called takes_floats since fedgen 0.3", DeprecationWarning)
+        return self.takes_floats
+
     def takes(self, kind: str) -> bool:
         """Whether samples of a kind have features."""
         return kind == self.kind or (self.kind == "arrays" and kind in AXES and kind not in TYPES)
@@ -127,7 +134,7 @@ class Embedding(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Features [N, dim], float32, of float images in [-1, 1] or uint8 images, or of floats of its kind."""
         self.check(tuple(images.shape))
-        as_they_are, are_levels = self.takes_floats, images.dtype == torch.uint8
+        as_they_are, are_levels = self.kind not in TYPES, images.dtype == torch.uint8
         if not (images.is_floating_point() or (are_levels and not as_they_are)):
             wanted = f"float {say_samples(self.kind)}" if as_they_are else "float images in [-1, 1] or uint8"
             raise ValueError(f"embedding {self.name} takes {wanted}, got {images.dtype}")
@@ -140,7 +147,8 @@ class Embedding(nn.Module, ABC):
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise ValueError for a shape of another kind of samples, other channels or an empty sample."""
         found = RANKS.get(len(shape), "arrays")
-        if len(shape) < 2 or not (self.takes(found) or (self.kind == "texts" and len(shape) == 2)):
+        fits = found == self.kind or self.takes(found) or (self.kind == "texts" and len(shape) == 2)
+        if len(shape) < 2 or not fits:
             hint = "; grey images need a channel, x[:, None]" if found == "series" and self.kind == "images" else ""
             raise ValueError(
                 f"embedding {self.name} takes {say_samples(self.kind)}, got shape {list(shape)}; for {found} choose"
