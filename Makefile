@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup house demo test test-slow test-fuzz test-browser test-gpu check docs dist bench bench-peers bench-gpu clean
+.PHONY: help setup house demo test test-slow test-fuzz test-browser test-flwr test-gpu check docs dist bench bench-peers bench-gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ demo: $(RUN) ## a toy that makes the point, then twenty clients of digits: train
 
 # Whatever the environment says of bytecode: each process that a test starts would compile the package anew. A worker that
 # dies fails its test once: others in its place would die of it too, or wait for ever.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
 
 test: $(READY) ## the quick tests, some of everything (four minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not fuzz and not browser and not gpu'
@@ -60,6 +60,21 @@ test-browser: $(READY) ## reports and the search of the site in a real browser, 
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-dejavu-core; } || \
 	{ echo "make test-browser needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(PYTEST) --dist loadfile -m browser
+
+# The usual environment has the newest Flower that pyproject.toml allows. Its tests start commands that lie beside their
+# Python, so another release has an environment of its own, which finds all other packages in the usual one.
+FLWR ?= 1.41
+test-flwr: private BIN := $(VENV)/flwr-$(FLWR)/bin
+test-flwr: $(VENV)/flwr-$(FLWR)/.ready ## deployments with the oldest Flower that is allowed, or FLWR=1.42 (fifteen minutes)
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 tests/flower
+
+# Flower by itself first: it is installed also where the usual environment has the same release
+$(VENV)/flwr-$(FLWR)/.ready: $(READY)
+	$(BIN)/python -m venv --clear --without-pip $(@D)
+	cd $(@D)/lib/python*/site-packages && $(abspath $(BIN))/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > usual.pth
+	$(BIN)/pip --python $(@D)/bin/python install --quiet --disable-pip-version-check --force-reinstall --no-deps 'flwr==$(FLWR).*'
+	$(BIN)/pip --python $(@D)/bin/python install --quiet --disable-pip-version-check 'flwr==$(FLWR).*'
+	@touch $@
 
 # cuBLAS repeats itself to the bit only with a workspace that is set before it starts
 test-gpu: $(READY) ## what a GPU computes beside the CPU, and NCCL where there are two (minutes); fails where there is none

@@ -4,9 +4,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 NAMES = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -55,6 +57,20 @@ def test_the_demo_installs_what_running_needs_alone_and_says_what_it_does(tmp_pa
 @pytest.mark.parametrize("target", ["test", "test-slow", "check", "setup"])
 def test_tests_and_checks_install_their_tools_too_in_one_resolution(tmp_path, target):
     assert re.findall(r"pip install .*--editable '(.+)'", commands_of(target, tmp_path / "env")) == [".[dev]"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_oldest_flower_that_is_allowed_is_tested_in_an_environment_of_its_own(tmp_path):
+    (tmp_path / ".ready").touch()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (allowed,) = [one for one in map(Requirement, extras["flower"]) if one.name == "flwr"]
+    (oldest,) = [one.version for one in allowed.specifier if one.operator == ">="]
+    own = f"{tmp_path}/flwr-{oldest}"
+    *installs, _, tests = commands_of("test-flwr", tmp_path).splitlines()[-4:]
+    assert {shlex.split(line)[-1] for line in installs} == {f"flwr=={oldest}.*"}
+    assert all(f"pip --python {own}/bin/python install" in line for line in installs)
+    assert f"{own}/bin/python -m pytest" in tests
+    assert tests.endswith(" tests/flower")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
