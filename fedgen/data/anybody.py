@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedgen.data.examples import Annotation, DataSet, Examples, annotated, find_labels, find_owners, is_standard
+from fedgen.data.examples import Annotation, DataSet, Examples, annotated, find_labels, find_owners
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
 from fedgen.data.lazy_examples import LazyExamples, LazyInputs, make_lazy
@@ -135,7 +135,7 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
     whole: Any = TensorDataset(*parts)
     whole.classes = names
     inputs = parts[0]
-    standard = inputs.dtype != torch.int64 and is_standard(inputs) and reading.images_of is None
+    standard = inputs.ndim == {torch.uint8: 4, torch.float32: 2}.get(inputs.dtype) and reading.images_of is None
     given, has_y = reading.labels, len(parts) > 1
     if not standard or reading.collate_fn is not None or (has_y and given is not None and parts[1].is_floating_point()):
         return whole

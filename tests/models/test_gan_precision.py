@@ -48,6 +48,7 @@ def test_one_iteration_has_the_gradients_of_full_precision(dtype, loss, separate
 
     Adam turns the critic's least gradients into full steps by their signs, so the generator's differ, by as much as
     bfloat16 is rounded on a CPU: 0.3 where its products are not the processor's own. A critic without its step: 0.94.
+    The critic's own differ by 0.021 where they are (AMX), by less elsewhere.
     """
 
     def build():
@@ -57,7 +58,7 @@ def test_one_iteration_has_the_gradients_of_full_precision(dtype, loss, separate
     expected, found = build(), build()
     train(expected, tmp_path, iterations=1, callbacks=[Seed()])
     train(found, tmp_path, iterations=1, callbacks=[Seed()], plugins=[half(dtype, 2.0**7)])
-    for network, tolerance in (("generator", 0.5), ("critic", 0.02)):
+    for network, tolerance in (("generator", 0.5), ("critic", 0.03)):
         a, b = gradients(getattr(expected, network)), gradients(getattr(found, network))
         assert a.norm() > 0
         assert (a - b).norm() < tolerance * a.norm(), network

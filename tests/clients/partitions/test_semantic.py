@@ -239,7 +239,7 @@ def test_features_that_are_not_finite_are_refused():
     examples, _ = grouped()
     examples.inputs[3, 1] = float("nan")
     name = examples.classes[int(examples.labels[3])]
-    with pytest.raises(ValueError, match=rf"point 3 holds NaN or infinity .* \(of class '{name}'\)$"):
+    with pytest.raises(ValueError, match=rf"sample 3 holds NaN or infinity .* \(of class '{name}'\)$"):
         Semantic(4, "identity").assign(examples, 0)
 
 
