@@ -76,7 +76,7 @@ class Embedding(nn.Module, ABC):
 
     @property
     def takes_points(self) -> bool:
-        """What `takes_floats` was called until fedgen 0.3."""
+        """The name of `takes_floats` until fedgen 0.3."""
         warn("Embedding.takes_points is called takes_floats since fedgen 0.3", DeprecationWarning)
         return self.takes_floats
 
