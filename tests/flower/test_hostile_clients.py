@@ -141,7 +141,7 @@ FAULTS = {
     "a tensor that nothing uses": (packed(raw("[]", **{"0": torch.ones(2)})), "it has 1 tensors and uses 0"),
     "tensors of NaN": (packed(to_bytes({"version": VERSION, "told": [torch.tensor(math.nan)]})), "NaN or infinity"),
     "a type that there is not": (packed(raw('{"code":[]}')), "a value of type 'code'"),
-    "a message of an earlier release": (packed(b"PK\3\4"), "of version 2 or before, this fedgen speaks 4"),
+    "a message of an earlier release": (packed(b"PK\3\4"), "of version 2 or before, this fedgen speaks 5"),
     "negative second moments": (states(0, SQUARE), "its optimizer state 'exp_avg_sq' is negative"),
     "a state of another weight": (states(0, ("exp_avg", torch.ones(())), 1e9), "weighs 1e+09 and should weigh 16"),
     "a state of no parameter": (states(99, ("exp_avg", torch.ones(2))), "a parameter that the model has not"),

@@ -42,7 +42,7 @@ def test_replies_have_the_parts_that_the_docs_name_and_no_others(run):
         rest = from_bytes(reply.content[REST]["rest"], "it")
         assert rest.keys() == {"version"} | {one.name for one in fields(said)} - {"weights"}
         if isinstance(said, Hello):
-            assert {one.name for one in fields(said)} == {"name", "examples", "shape", "classes", "release"}
+            assert {one.name for one in fields(said)} == {"name", "examples", "shape", "classes", "release", "kind"}
         elif isinstance(said, Answer):
             assert reply.content[METRICS].keys() == {EXAMPLES}
             assert said.weights
