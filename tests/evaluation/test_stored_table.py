@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedgen.evaluation import PeerEvaluation, StoredEvaluation, StoredOptions, client_table, client_tables, peer_table
-from fedgen.evaluation.records import say_number
+from fedgen.evaluation.records import say_error
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_errors_over_clients_stand_below_avg_and_all(save):
     records = evaluation.records()
     found = rows(client_table(evaluation, records))
     assert [row[3:] for row in found if row[0] == "over clients"] == [
-        [f"±{say_number(record.error_over_clients, digits=2)}" for record in records if record.aggregate == aggregate]
+        [f"±{say_error(record.error_over_clients)}" for record in records if record.aggregate == aggregate]
         for aggregate in ("avg", "all")
     ]
     one = StoredEvaluation(save("generated"), [save("near", 36)])
