@@ -32,7 +32,7 @@ $(READY): pyproject.toml
 	$(call install,.[dev],what running and testing need)
 	@touch $(RUN) $@
 
-demo: $(RUN) ## a toy that makes the point, then twenty clients of digits: train, score, select (three minutes)
+demo: $(RUN) ## a toy that makes the point, then twenty clients of digits: train, score, select (four minutes)
 	@echo "1 of 2: two Gaussian clients, 21 generators, scored in both aggregates (half a minute; checkpoints/gaussian-toy)"
 	$(BIN)/fedgen reproduce gaussian-toy
 	@echo "2 of 2: a GAN over twenty clients of 72 digits each (two minutes; checkpoints/demo)"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from textwrap import fill, shorten
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fedgen.class_paths import nearest
 
@@ -15,6 +15,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 SCREEN = 40  # lines of a screen, which has 80 columns
 ASK, ASK_ALL = ("-h", "--help"), "--help-all"
 OF_JSONARGPARSE = ("--config", "--print_config")
+OF_FILE = "Path to a configuration file."  # jsonargparse's option for all settings of a group
 
 
 class _HelpAll(argparse.Action):
@@ -39,7 +40,8 @@ class PlainCommandParser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         whole = self.format_help()
-        self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
+        fits = len(whole.splitlines()) <= SCREEN and not isinstance(self, ArgumentParser)
+        self._print_message(whole if fits else self._a_line_each(), file or sys.stdout)
 
     def error(self, message: str, *cause: Exception | None) -> NoReturn:
         if match := UNKNOWN.search(message):
@@ -47,15 +49,19 @@ class PlainCommandParser(argparse.ArgumentParser):
         super().error(message, *cause)
 
     def _a_line_each(self) -> str:
+        shown = [one for one in self._actions if one.help not in (argparse.SUPPRESS, OF_FILE)]
         named = [
-            (", ".join(one.option_strings[:1]) or one.dest, " ".join((one.help or "").replace("%%", "%").split()))
-            for one in self._actions
-            if one.help != argparse.SUPPRESS and not set(one.option_strings) & {*ASK, ASK_ALL, *OF_JSONARGPARSE}
+            (next(iter(one.option_strings), one.dest.upper()), " ".join((one.help or "").replace("%%", "%").split()))
+            for one in shown
+            if not set(one.option_strings) & {*ASK, ASK_ALL, *OF_JSONARGPARSE}
         ]
+        usage = [self.prog, *(name for name, _ in named if not name.startswith("-"))]
+        if any(name.startswith("-") for name, _ in named):
+            usage.append("[--option VALUE ...]")
         longest = max((len(name) for name, _ in named), default=0)
         return "\n".join(
             [
-                f"usage: {self.prog} [--option VALUE ...]",
+                f"usage: {' '.join(usage)}",
                 "",
                 *([fill(self.description, 80), ""] if self.description else []),
                 *(f"  {name:<{longest}}  {shorten(text, 76 - longest, placeholder=' ...')}" for name, text in named),
@@ -66,8 +72,16 @@ class PlainCommandParser(argparse.ArgumentParser):
         )
 
 
+class _Formatter(DefaultHelpFormatter):
+    def _expand_help(self, action: argparse.Action) -> str:
+        return super()._expand_help(action).replace("(required, type: <class 'Path'>)", "").rstrip()
+
+
 class CommandParser(PlainCommandParser, ArgumentParser):
     """jsonargparse's parser with the same help and errors."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, formatter_class=_Formatter, **options)
 
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:

@@ -289,7 +289,7 @@ def _quoted(
 
     found = quote(run, module, evaluator, round, aggregate)
     ends = [found.value + side * Z * found.generated_error for side in (-1, 1)]
-    fresh = f"On {number:,} fresh images, which had no part in the choice, round {round} has {found.name}"
+    fresh = f"On {number:,} fresh {found.noun}, which had no part in the choice, round {round} has {found.name}"
     return f"{fresh} {say_value(found)} (95 % on these reals: {say_interval(*ends)}): the value to quote."
 
 

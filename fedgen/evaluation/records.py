@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
@@ -244,6 +245,12 @@ class ScoreRecord:
     def is_floor(self) -> bool:
         """Whether real images of others stood in for generated ones."""
         return self.generator == FLOOR
+
+    @property
+    def noun(self) -> str:
+        """What was scored, as `reference` ends: "images", "texts", "points"."""
+        found = re.search(r"\d ([a-z]+)$", self.reference)
+        return found[1] if found else "images"
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedgen.class_paths import import_by_path, is_class_path
+from fedgen.class_paths import import_by_path, is_class_path, nearest
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, PERCENTILES, POWER
 from fedgen.scores import FederatedScore, Kernel, aggregate
 from fedgen.scores.definition import Needs, ScoreDefinition
@@ -73,6 +73,7 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"unknown score {kind!r}; known: {', '.join(known)}, and your own and torchmetrics classes by class paths"
+            f"{nearest(str(kind), list(known))}"
         )
     definition = _define(known[kind], given)
     if of_class is not None:

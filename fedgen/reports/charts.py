@@ -14,7 +14,7 @@ from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, grouped, say_number
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
-from fedgen.evaluation.tables.table import inversion_table, run_tables, say_notes, selection_table
+from fedgen.evaluation.tables.table import are_several, inversion_table, run_tables, say_notes, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
 from fedgen.recipe.recipe_files import flatten
@@ -86,9 +86,9 @@ def plain(value: float | None, digits: int | None = None) -> float | str | None:
 
 def _about(group: Sequence[ScoreRecord]) -> list[str]:
     first = next(record for record in group if record.is_model)
-    made = f"{first.num_generated:,} generated images against " if first.num_generated else "against "
+    made = f"{first.num_generated:,} generated {first.noun} against " if first.num_generated else "against "
     floors = sorted({record.num_generated for record in group if record.is_floor})
-    said = [f"floor: {count:,} real images of others, scored as if generated" for count in floors]
+    said = [f"floor: {count:,} real {first.noun} of others, scored as if generated" for count in floors]
     return [f"{made}{first.reference}; embedding {first.embedding}", *said, *say_notes(group)]
 
 
@@ -158,7 +158,7 @@ def score_parts(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
     if not any(record.is_model for record in records):
         return []
     tables = run_tables(records, WIDE)
-    if any(record.round is not None and record.round >= 0 for record in records):
+    if are_several(records):
         tables.append(selection_table(records))
         if aggregates_compared(records):
             tables.append(inversion_table(records))
@@ -197,7 +197,7 @@ def _settings(contents: Contents) -> list[tuple[str, str]]:
             if value is not None and value is not False and value not in ("", [], {}) and name != "seed_everything":
                 found.append((str(name), str(value)))
     if seeds := sorted({record.seed for record in contents.records}):
-        found.append(("seed of generated images", ", ".join(map(str, seeds))))
+        found.append(("seed of sampling", ", ".join(map(str, seeds))))
     for name, fingerprint in dict.fromkeys((r.embedding, r.embedding_fingerprint) for r in contents.records):
         found.append(("embedding", f"{name} (fingerprint {fingerprint or 'unknown'})"))
     return found

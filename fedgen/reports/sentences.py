@@ -36,6 +36,7 @@ from fedgen.scores.rankings import Z, best_set, winner
 
 Floats = NDArray[np.float64]
 Bests = Mapping[str, ScoreRecord]  # one record of each column
+UNBIASED = "kid", "fidc", "fidj"  # scores that are compared whatever the numbers of images
 FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
 INDENT = "  "
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
@@ -103,7 +104,7 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
         "Take": [f"Round {chosen.round}, {best_by} {_value(name, chosen)}{within and f'; {within}'}."],
         "As good": [among] if among else [],
         "Caution": _cautions(models),
-        "Real images": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
+        "Floor": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
         "Held out": _by_held_out(columns, best, chosen),
         "avg and all": [line for one in main for line in _of_score(columns, best, one)],
         "Clients": _served(records, chosen.round),
@@ -182,7 +183,8 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
     if floor is None or not np.isfinite(errors).all() or not math.isfinite(floor.generated_error):
         return []
     found = winner([one.badness - floor.badness for one in group], errors + floor.generated_error**2)
-    start, real = f"By {name}, round {group[found.place].round} is", f"real images in its place have {say_value(floor)}"
+    start = f"By {name}, round {group[found.place].round} is"
+    real = f"real {floor.noun} in its place have {say_value(floor)}"
     if found.low <= 0 <= found.high:
         return [f"{start} at the floor: {real} (the floor), and the difference may be chance."]
     near, far = sorted((abs(found.low), abs(found.high)))
@@ -193,9 +195,11 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
 def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
     """Say of which columns the floor has another number of images than the model, a sentence for each two numbers."""
     names = (one.second_column for one in compared if one.second_column in floors)
+    names = (name for name in names if not best[name].score.startswith(UNBIASED))
     rough = grouped(names, lambda name: (floors[name].num_generated, best[name].num_generated))
     return [
-        f"The floor of {', '.join(names)} is of {real:,} images and the model of {made:,}: the distance to it is rough."
+        f"The floor of {', '.join(names)} is of {real:,} {floors[names[0]].noun} and the model of {made:,}: the"
+        " distance to it is rough."
         for (real, made), names in rough.items()
         if real != made
     ]
@@ -210,11 +214,11 @@ def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[st
         if not (one.split in HELD_OUT and is_same and own):
             continue
         if one.round == own.round:
-            lines.append(f"{_value(name, own)}, the best by these images, too.")
+            lines.append(f"{_value(name, own)}, the best by these {own.noun}, too.")
         else:
             how = "which may be chance" if own in best_records(columns[name]) else "and that is no chance (95 %)"
             lines.append(
-                f"On held-out images round {one.round} is the best ({_value(name, one)}), not round {own.round}"
+                f"On held-out {own.noun} round {one.round} is the best ({_value(name, one)}), not round {own.round}"
                 f" ({_value(name, own)}), {how}."
             )
     return lines
@@ -230,7 +234,7 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
     values, errors = np.array(record.per_client), np.array(record.per_client_errors or [0.0] * len(record.per_client))
     beside = ""
     if floor is not None and floor.client_names == record.client_names and np.isfinite(floor.per_client).all():
-        values, beside = values - floor.per_client, ", less that of real images"
+        values, beside = values - floor.per_client, f", less that of real {floor.noun}"
         errors = np.hypot(errors, floor.per_client_errors or 0.0)
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"

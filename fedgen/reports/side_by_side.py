@@ -167,10 +167,13 @@ def settings_table(runs: Sequence[Contents]) -> Grid:
     """A row for each setting that runs with a recipe differ in, folders and what is only shown apart."""
     kept = [(name, flatten(run.settings)) for name, run in zip(short_names(runs), runs) if run.settings]
     every = dict.fromkeys(key for _, own in kept for key in own if _is_of_arm(key.split(".")))
+    differing = [key for key in ("seed_everything", *every) if _differs(key, [own for _, own in kept])]
+    # the settings of two classes are not compared, the classes are
+    others = tuple(f"{key.removesuffix('class_path')}init_args." for key in differing if key.endswith("class_path"))
     rows = [
         [key.replace(".init_args", ""), *(_setting(own.get(key, "")) for _, own in kept)]
-        for key in ("seed_everything", *every)
-        if _differs(key, [own for _, own in kept])
+        for key in differing
+        if not key.startswith(others)
     ]
     left = len(rows) - MOST_SETTINGS
     return ["setting", *(name for name, _ in kept)], rows[:MOST_SETTINGS] + ([[f"and {left} more"]] if left > 0 else [])
@@ -236,8 +239,9 @@ def _of(key: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
 
 def _measured(record: ScoreRecord) -> tuple[str, ...]:
     fingerprint, reference, number, weights, *_ = record.conditions
-    made = f"{number:,} generated images" if number else "images of unknown number"
-    split = {"train": "training images", **dict.fromkeys(HELD_OUT, "held-out images")}.get(record.split, record.split)
+    made = f"{number:,} generated {record.noun}" if number else f"{record.noun} of unknown number"
+    kinds = {"train": "training ", **dict.fromkeys(HELD_OUT, "held-out ")}
+    split = f"{kinds[record.split]}{record.noun}" if record.split in kinds else record.split
     settings = ", ".join(f"{key} {value}" for key, value in (record.score_settings or {}).items())
     how = f"weights {weights}", settings, say_sampling(record.sampling)
     return f"embedding {record.embedding}", split, f"against {reference}", made, *how, f"fingerprint {fingerprint[:6]}"

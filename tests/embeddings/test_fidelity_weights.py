@@ -117,7 +117,7 @@ def test_a_failed_download_says_which_file_to_put_where(name, file, monkeypatch,
     with pytest.raises(ConnectionError, match="download") as raised:
         load_embedding(name)
     assert str(tmp_path / "hub" / "checkpoints" / file) in str(raised.value)
-    assert "weights=" in str(raised.value)
+    assert "give its path as weights (in a command: --weights)" in str(raised.value)
 
 
 @pytest.mark.slow

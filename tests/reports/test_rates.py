@@ -81,7 +81,7 @@ def test_clear_rounds_are_alone(apart):
 @pytest.mark.parametrize(
     ("topic", "claim"),
     [
-        ("Real images", r"(worse|better) than the floor"),
+        ("Floor", r"(worse|better) than the floor"),
         ("Held out", r"no chance"),
         ("avg and all", r"[1-9]\d* for sure|Both orders hold"),
         ("Clients", r"client \d \([^)]*\) is served worst"),
@@ -96,7 +96,7 @@ def test_what_is_said_of_equal_ones_is_wrong_in_at_most_five_percent(topic, clai
 @pytest.mark.parametrize(
     ("topic", "claim"),
     [
-        ("Real images", r"round 0 is .* worse than the floor"),
+        ("Floor", r"round 0 is .* worse than the floor"),
         ("Clients", r", client 5 \([^)]*\) is served worst and client 0 \([^)]*\) best"),
         ("New clients", r"\)\.$"),
     ],

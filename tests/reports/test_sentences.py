@@ -17,7 +17,7 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     assert verdict(records, "runs/a b") == {
         "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; with 95 % its score is 2.60 to 3.40."],
         "As good": ["With 95 % the best by fid_all is round 2 on these real images, and on others of these clients."],
-        "Real images": [above],
+        "Floor": [above],
         "avg and all": [
             "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold with"
             " 95 %, so the choice of the aggregate decides.",
@@ -26,7 +26,7 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
         "Clients": ["By fid at round 2, less that of real images, no client is surely served worst."],
         "Training": ["3 rounds, counted from 0; 3 checkpoints are scored."],
     }
-    assert lines[2] == f"Real images: {above}"
+    assert lines[2] == f"Floor: {above}"
     assert (
         "Next: `fedgen select 'runs/a b' --by fid_all` ranks the checkpoints and prints the best one's path." in lines
     )
@@ -43,7 +43,7 @@ def test_what_errors_cannot_tell_apart_is_said():
     assert found["As good"][0].startswith(
         "With 95 % the best by fid_all is among 3 of 3 rounds (0, 1, 2) on these real"
     )
-    assert found["Real images"][0].startswith("By fid_all, round 2 is at the floor")
+    assert found["Floor"][0].startswith("By fid_all, round 2 is at the floor")
     assert not any("max_epochs" in line for line in lines)
 
 
@@ -54,7 +54,7 @@ def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
     records += [record("precision", how, 0.4, None, generator="floor", **options) for how in ("avg", "all")]
     found = verdict(records)
     assert found["avg and all"][0].startswith("Both prefer round 1")
-    assert "round 1 is 0.172 to 0.228 better than the floor" in found["Real images"][0]  # 0.2 ± 1.98 sqrt(2) 0.01
+    assert "round 1 is 0.172 to 0.228 better than the floor" in found["Floor"][0]  # 0.2 ± 1.98 sqrt(2) 0.01
 
 
 def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
@@ -86,8 +86,8 @@ def test_what_is_doubtful_comes_right_behind_the_choice():
 def test_floors_of_another_number_of_images_are_told_once_for_all_scores():
     assert not any("rough" in line for line in findings(make_records(num_generated=300)))
     records = [replace(one, num_generated=178) if one.is_floor else one for one in make_records(num_generated=300)]
-    told = "The floor of kid_all, fid_all is of 178 images and the model of 300: the distance to it is rough."
-    assert [line for line in verdict(records)["Real images"] if "rough" in line] == [told]
+    told = "The floor of fid_all is of 178 images and the model of 300: the distance to it is rough."
+    assert [line for line in verdict(records)["Floor"] if "rough" in line] == [told]
 
 
 def test_a_best_round_on_held_out_images_is_told_where_it_is_another():

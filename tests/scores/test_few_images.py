@@ -3,8 +3,8 @@ from fedgen.scores.frechet.corrected import few_images
 
 def test_every_set_of_fewer_images_than_features_is_named():
     assert few_images("fid", 1280, 1000, [180, 2000, 131]) == (
-        "fid is biased upwards: few images for 1,280 features (2 of 3 clients, from 131, 1,000 generated). Compare by"
-        " kid, or at equal numbers of images"
+        "fid is biased upwards: few samples for 1,280 features (2 of 3 clients, from 131, 1,000 generated). Compare by"
+        " kid, or at equal numbers of them"
     )
     assert "(10 of 10 clients, from 18, their pool of 180)." in few_images("fid", 1280, 5000, [18] * 10)
     assert "(90 real, 50 generated)" in few_images("fid", 1280, 50, [90])

@@ -192,12 +192,12 @@ class Race:
     @property
     def words(self) -> str:
         """The outcome and its cost, in a sentence or two."""
-        rounds = [str(record.round) for record in self.records]
+        rounds, noun = [str(record.round) for record in self.records], self.records[0].noun
         most, all_ = self.looks[-1][0], self.looks[0][1]
         left = f"round {rounds[0]}" if len(rounds) == 1 else f"one of rounds {', '.join(rounds)}"
         near = "" if len(rounds) == 1 else f", which differ by at most {say_number(self.width)}"
         return (
-            f"By {self.column} the best on these real images is {left}{near}. {self.images:,} images were drawn;"
+            f"By {self.column} the best on these real {noun} is {left}{near}. {self.images:,} {noun} were drawn;"
             f" {most:,} of each of the {all_} checkpoints would have been {most * all_:,}."
         )
 

@@ -22,7 +22,7 @@ from fedgen.evaluation.runs.selection import (
     say_kind,
     say_others,
 )
-from fedgen.evaluation.tables.table import html_of, inversions_found, run_tables, selection_table
+from fedgen.evaluation.tables.table import are_several, html_of, inversions_found, run_tables, selection_table
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 
@@ -171,5 +171,6 @@ def print_report(run: RunLike, console: Console | None = None) -> None:
     """
     console = console or make_console()
     records = (run if isinstance(run, Run) else Run(run)).records
-    for part in (*run_tables(records, console.width), selection_table(records), inversions_found(records)):
+    choice = (selection_table(records), inversions_found(records)) if are_several(records) else ()
+    for part in (*run_tables(records, console.width), *choice):
         console.print(part)

@@ -169,7 +169,7 @@ def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, s
     others = others and f", and on others of these clients{same}"
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    among = f"With 95 % the best {by}is {sets['fixed']} on these real images{others}."
+    among = f"With 95 % the best {by}is {sets['fixed']} on these real {records[0].noun}{others}."
     return among, f"with 95 % its score is {say_interval(*ends)}"
 
 

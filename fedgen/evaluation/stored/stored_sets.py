@@ -259,7 +259,7 @@ def _checked(sets: list[StoredSet], counts: dict[str, float], reading: Reading) 
             raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {count:.12g}; leave its count out")
         if count is not None and count < LEAST:
             few = f"{stored.path} has {count:g} image(s) and a score needs {LEAST}, better thousands"
-            raise ValueError(f"{few}: give it more or leave it out")
+            raise ValueError(f"{few}: give it more{' or leave it out' * (stored is not sets[0])}")
         sizes = stored.images.sizes if stored.images else {}
         if len(sizes) > 1 and not reading.mixed_sizes:
             raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")

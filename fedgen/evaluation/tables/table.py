@@ -40,10 +40,10 @@ MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a 
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 HTML_WIDTH = 120  # characters
 MEANINGS = {
-    REPORT: "another sample, against images that neither training nor selection has seen",
-    PART_TRAIN: "against training images of clients that train",
-    PART_VAL: "against held-out images of clients that train",
-    UNPART: "against images of clients that never train",
+    REPORT: "another sample, against data that neither training nor selection has seen",
+    PART_TRAIN: "against training data of clients that train",
+    PART_VAL: "against held-out data of clients that train",
+    UNPART: "against data of clients that never train",
 }
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 
@@ -74,16 +74,18 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     headings = [first, *(marked(name, own) for name, own in by_name.items())]
     one = next((r for r in shown if r.is_model), shown[0])
     weights = "" if one.round is None else f", {say_weights(one)}"  # stored images have neither
-    title = f"{one.num_generated} generated images against {one.reference}, embedding {one.embedding}{weights}"
+    title = f"{one.num_generated} generated {one.noun} against {one.reference}, embedding {one.embedding}{weights}"
     table = new_table(title, headings)
     table.caption = _caption(shown)
-    best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
+    best = {}
+    if are_several(shown):
+        best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
     sections = models, [r for r in shown if r.is_fine_tuned], [r for r in shown if r.is_floor]
     for place, section in enumerate(sections):
         table.add_section()
         for label, own in grouped(section, row_label).items():
             scores = {record.name: record for record in own}
-            cells = [_cell(scores.get(name), None if place else best[name]) for name in by_name]
+            cells = [_cell(scores.get(name), None if place else best.get(name)) for name in by_name]
             table.add_row(label, *cells, style="dim" if place else None)
     return table
 
@@ -105,7 +107,18 @@ def score_tables(
     own = _of(records, split, embedding)
     labels = [row_label(record) for record in own if record.is_fine_tuned]
     parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
-    return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
+    tables = [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
+    return _without_repeats(tables)
+
+
+def _without_repeats(tables: list[Table]) -> list[Table]:
+    """The tables, each caption without what one above has said."""
+    said = set[str]()
+    for table in tables:
+        parts = str(table.caption or "").split("; ")
+        table.caption = "; ".join(part for part in parts if part not in said) or None
+        said |= set(parts)
+    return tables
 
 
 def _of(records: Sequence[ScoreRecord], split: str | None, embedding: str | None) -> list[ScoreRecord]:
@@ -133,6 +146,11 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
     return groups
 
 
+def are_several(records: Iterable[ScoreRecord]) -> bool:
+    """Whether more than one checkpoint is scored, so that there is something to choose."""
+    return len({record.round for record in records if record.is_model}) > 1
+
+
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
     """Return what each column selects, with the same score of the selected checkpoint on images not used for training.
 
@@ -140,7 +158,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     one best value the first is selected, and their number said.
     """
     unseen = any(record.split == UNPART for record in records)
-    final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out images")
+    final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out data")
     headings = ("column", "round", "checkpoint", "value", where)
     # names are there to be copied
     table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=headings)
@@ -264,14 +282,15 @@ def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
 
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
-    parts = [f"{say_directions(records)}; ± standard error, bold: best"]
     models = [(r, (r.num_generated, r.weights, r.seed)) for r in records if r.is_model]
+    bold = ", bold: best" * are_several(records)
+    parts = [say_directions(records), f"± standard error{bold}"]
     others = {record.name: say_kind(record) for record, asked in models if asked != models[0][1]}
     parts += [f"{name}: {kind}" for name, kind in others.items()]
     tuned = dict.fromkeys((record.generator, record.note) for record in records if record.is_fine_tuned)
     parts += [f"{generator}: {note}" for generator, note in tuned]
     counts = sorted({record.num_generated for record in records if record.is_floor})
-    parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
+    parts += [f"floor: {count} real {records[0].noun} of the other split, scored as if generated" for count in counts]
     return escape("; ".join([*parts, *say_notes(records)]))
 
 
@@ -356,7 +375,7 @@ def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
 def _table(records: Sequence[ScoreRecord]) -> Table:
     first = next(record for record in records if record.split in GAPS)
     title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of either kind"
-    table = new_table(f"{title}, equally many images", ["round", *SPLITS, *map(gap_title, GAPS)])
+    table = new_table(f"{title}, equally many {first.noun}", ["round", *SPLITS, *map(gap_title, GAPS)])
     rows = dict.fromkeys((record.generator, record.round) for record in records)
     controls = [generator for generator, _ in rows if generator != MODEL]
     for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls
@@ -404,7 +423,7 @@ def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
     """The scores of every split and embedding; where some clients never train, the gaps and the clients' spread."""
     places = dict.fromkeys((record.split, record.embedding) for record in records if record.split not in GAPS)
     tables = [table for place in places for table in score_tables(records, *place, width)]
-    return [*tables, *gap_tables(records), *_distribution(records)]
+    return _without_repeats([*tables, *gap_tables(records), *_distribution(records)])
 
 
 def html_of(records: Sequence[ScoreRecord]) -> str:

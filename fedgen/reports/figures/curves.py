@@ -109,7 +109,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path, controls: Cont
         _draw_rounds(left, own)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
-    title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
+    title = f"{first.num_generated} generated {first.noun} against {first.reference}\nembedding: {first.embedding}"
     return save_titled(figure, path, title, shown)
 
 
@@ -119,7 +119,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
         if line := lines[aggregate]:
             draw_line(axes, [record.round for record in line], line, aggregate, colour)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
-            label = f"{aggregate} of {floor.num_generated} real images"
+            label = f"{aggregate} of {floor.num_generated} real {floor.noun}"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
     if any(finite(record.standard_error) for line in lines.values() for record in line):
         axes.fill_between([], [], color="black", alpha=BAND, linewidth=0, label="± 2 standard errors")
@@ -240,8 +240,8 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     gap = next(record for record in shown if record.split in GAPS and record.is_model)
     title = f"{gap.num_clients} clients of either kind"
     if gap.num_generated:
-        title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
-    title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
+        title = f"{gap.num_generated:,} generated {gap.noun}, {title}, embedding {gap.embedding}"
+    title += f"\nbands: 95 % intervals over clients; dashed: real {gap.noun} of all clients in place of generated ones"
     return save_titled(figure, path, title, shown)
 
 
@@ -305,7 +305,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
     columns = Columns.of(first)
     floor = next((record for record in first if record.is_floor and columns.name(record) == column), None)
     if floor is not None:
-        label = f"{floor.num_generated} real images"
+        label = f"{floor.num_generated} real {floor.noun}"
         axes.axhline(floor.value, color="black", linestyle="--", linewidth=1, label=label)
     axes.set(xlabel="simulated seconds", ylabel=f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
     axes.set_xlim(left=0)
@@ -343,7 +343,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9, frameon=False)
     for axes in panels[: len(averages) : across]:
         _label_clients(axes, [first.client_names[client] for client in order])
-    made = f"{first.num_generated:,} generated images against" if first.num_generated else "against"
+    made = f"{first.num_generated:,} generated {first.noun} against" if first.num_generated else "against"
     bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
     return save_titled(figure, path, f"{made} {clients}\nembedding: {first.embedding}{bars}", averages)

@@ -86,7 +86,7 @@ function scatterSpec(panel) {
   if (!avg || !all) return null;
   const rounds = avg.rounds.filter((round) => all.rounds.includes(round));
   const pick = (line, key) => rounds.map((round) => line[key][line.rounds.indexOf(round)]);
-  const floors = avg.floor && all.floor ? [{ name: "floor: real images", colour: 2, x: avg.floor.value, y: all.floor.value }] : [];
+  const floors = avg.floor && all.floor ? [{ name: "floor", colour: 2, x: avg.floor.value, y: all.floor.value }] : [];
   const pairs = panel.pairs.map(([a, b, beyond]) => [rounds.indexOf(a), rounds.indexOf(b), beyond]);
   const [x, y] = [pick(avg, "values"), pick(all, "values")];
   const inverted = (round) => panel.pairs.filter(([a, b]) => a === round || b === round).map(([a, b, beyond]) => `round ${a} by avg, ${b} by all${beyond ? ", for sure" : ", maybe by chance"}`);

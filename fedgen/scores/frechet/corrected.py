@@ -253,6 +253,6 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} is biased upwards: few images for {dim:,} features ({', '.join(parts)}). Compare by kid, or at equal"
-        " numbers of images"
+        f"{name} is biased upwards: few samples for {dim:,} features ({', '.join(parts)}). Compare by kid, or at equal"
+        " numbers of them"
     )
