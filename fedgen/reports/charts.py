@@ -129,7 +129,7 @@ def _control(arm: str, key: tuple[str, str, str], records: Sequence[ScoreRecord]
 
 
 def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
-    """The clients' scores: "names", "rounds", "values" and "errors" (a row a round) and the "floor"'s."""
+    """The clients' scores: "names", "rounds", "values" and "errors" (a row a round), the floor's."""
     own = sorted((r for r in group if r.is_model and r.aggregate == "avg" and r.per_client), key=_round)
     if not own:
         return {}
@@ -144,6 +144,7 @@ def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
         "values": [[plain(value, 6) for value in record.per_client] for record in shown],
         "errors": [[plain(error, 3) for error in record.per_client_errors] for record in shown],
         "floor": [plain(value, 6) for value in floor.per_client] if floor else [],
+        "floor_errors": [plain(error, 3) for error in floor.per_client_errors] if floor else [],
         "left_out": len(own) - len(shown),
     }
 

@@ -74,7 +74,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     headings = [first, *(marked(name, own) for name, own in by_name.items())]
     one = next((r for r in shown if r.is_model), shown[0])
     weights = "" if one.round is None else f", {say_weights(one)}"  # stored images have neither
-    title = f"{one.num_generated} generated {one.noun} against {one.reference}, embedding {one.embedding}{weights}"
+    title = f"{one.num_generated:,} generated {one.noun} against {one.reference}, embedding {one.embedding}{weights}"
     table = new_table(title, headings)
     table.caption = _caption(shown)
     best = {}
@@ -290,7 +290,7 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     tuned = dict.fromkeys((record.generator, record.note) for record in records if record.is_fine_tuned)
     parts += [f"{generator}: {note}" for generator, note in tuned]
     counts = sorted({record.num_generated for record in records if record.is_floor})
-    parts += [f"floor: {count} real {records[0].noun} of the other split, scored as if generated" for count in counts]
+    parts += [f"floor: {count:,} real {records[0].noun} of the other split, scored as if generated" for count in counts]
     return escape("; ".join([*parts, *say_notes(records)]))
 
 

@@ -109,7 +109,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path, controls: Cont
         _draw_rounds(left, own)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
-    title = f"{first.num_generated} generated {first.noun} against {first.reference}\nembedding: {first.embedding}"
+    title = f"{first.num_generated:,} generated {first.noun} against {first.reference}\nembedding: {first.embedding}"
     return save_titled(figure, path, title, shown)
 
 
@@ -119,7 +119,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
         if line := lines[aggregate]:
             draw_line(axes, [record.round for record in line], line, aggregate, colour)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
-            label = f"{aggregate} of {floor.num_generated} real {floor.noun}"
+            label = f"{aggregate} of {floor.num_generated:,} real {floor.noun}"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
     if any(finite(record.standard_error) for line in lines.values() for record in line):
         axes.fill_between([], [], color="black", alpha=BAND, linewidth=0, label="± 2 standard errors")
@@ -305,7 +305,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
     columns = Columns.of(first)
     floor = next((record for record in first if record.is_floor and columns.name(record) == column), None)
     if floor is not None:
-        label = f"{floor.num_generated} real {floor.noun}"
+        label = f"{floor.num_generated:,} real {floor.noun}"
         axes.axhline(floor.value, color="black", linestyle="--", linewidth=1, label=label)
     axes.set(xlabel="simulated seconds", ylabel=f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
     axes.set_xlim(left=0)

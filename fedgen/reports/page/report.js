@@ -184,7 +184,7 @@ function startClients(place, run, host, state) {
     return run.clients.map((one) => {
       const k = places.get(one.name);
       if (k === undefined || !own) return { ...one, value: null, error: null, floor: null };
-      return { ...one, value: own.clients.values[at][k], error: (own.clients.errors[at] || [])[k], floor: own.clients.floor[k] };
+      return { ...one, value: own.clients.values[at][k], error: (own.clients.errors[at] || [])[k], floor: own.clients.floor[k], floorError: own.clients.floor_errors[k] };
     });
   };
   const size = (value) => (typeof value === "string" && !Number.isNaN(Number(value)) ? Number(value) : value);
@@ -236,9 +236,9 @@ function startClients(place, run, host, state) {
         const above = value(row);
         cell.className = "number";
         if (above === null) continue;
-        element("span", {}, cell, `${formatted(above, row.error).split("±")[0]} `);
+        element("span", {}, cell, `${formatted(above, Math.hypot(row.error || 0, row.floorError || 0) || null).split("±")[0]} `);
         bar(cell, above, most, above > 0 === own.higher);
-      } else { const text = value(row); cell.className = typeof text === "number" ? "number" : ""; cell.textContent = text === null || text === undefined ? "" : name === "floor" ? formatted(text) : String(text); }
+      } else { const text = value(row); cell.className = typeof text === "number" ? "number" : ""; cell.textContent = text === null || text === undefined ? "" : name === "floor" ? formatted(text, row.floorError) : String(text); }
     }
   };
   slider.addEventListener("input", () => { at = Number(slider.value); refresh(); });
