@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from setuptools.command.egg_info import FileList
 
 import fedgen
-from fedgen.hub.shipped import FLOWS, STEM
+from fedgen.hub.shipped import PRETRAINED, STEM
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff")
@@ -99,8 +99,8 @@ def test_a_source_archive_holds_what_git_knows_but_the_shipped_weights(monkeypat
             files.process_template_line(line)
     known = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
     left_out = {path for path in known if not path.startswith("fedgen/")} - {*files.files}
-    flows = {f"pretrained/{name}/model" for name in FLOWS}
-    weights = {f"checkpoints/{stem}.safetensors" for stem in (STEM, *flows)}
+    networks = {f"pretrained/{name}/model" for name in PRETRAINED}
+    weights = {f"checkpoints/{stem}.safetensors" for stem in (STEM, *networks)}
     assert left_out == {*weights, ".gitignore", "checkpoints/.gitkeep"}
 
 

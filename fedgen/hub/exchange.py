@@ -126,13 +126,14 @@ class ModelCard:
         rows = list(dict.fromkeys((r.split, r.embedding, r.score) for r in own))
         if not rows:
             return "No score of it was recorded."
-        lines = ["| clients' images | embedding | score | avg | floor | all | floor | images |", "|---" * 8 + "|"]
+        noun = own[0].noun
+        lines = [f"| clients' {noun} | embedding | score | avg | floor | all | floor | {noun} |", "|---" * 8 + "|"]
         for row in rows:
             cells = [self._cell(row, aggregate, floor) for aggregate in ("avg", "all") for floor in (False, True)]
             lines.append(f"| {' | '.join([*map(plain, row), *cells, self._images(row)])} |")
         words = (
-            "± is one standard error. avg is the mean of the clients' scores, all the score to their pooled images; the"
-            " floor is of real images in the model's place."
+            f"± is one standard error. avg is the mean of the clients' scores, all the score to their pooled {noun}; the"
+            f" floor is of real {noun} in the model's place."
         )
         remarks = [plain(mark) for mark in explained(own)] + self._notes(rows)
         return "\n".join(["## Scores", "", *lines, "", words, *(f"\n{remark}" for remark in remarks)])

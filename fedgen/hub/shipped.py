@@ -4,18 +4,20 @@ from pathlib import Path
 
 from fedgen.evaluation import read_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
-from fedgen.hub.exchange import CARD, PICTURE, ModelCard, card_of_run, facts_of_recipe, from_pretrained
+from fedgen.hub.exchange import CARD, PICTURE, TEXTS, ModelCard, card_of_run, facts_of_recipe, from_pretrained
 from fedgen.io.files import atomic_write, read_yaml
 from fedgen.models import StyleGAN2
 from fedgen.models.stylegan2.network_file import NetworkFile
 
 CHECKPOINTS = Path("checkpoints")
 STEM = "stylegan2_fashion_mnist"
-FLOWS = {
-    "flow_fashion_mnist": "d53b6b5604113c415f1a19d359a0838c",
-    "flow_photo_patches": "de97ad8ceae9fb39ee477baab67a131f",
+PRETRAINED = {
+    "flow_fashion_mnist": ("d53b6b5604113c415f1a19d359a0838c", "shipped-flows", PICTURE),
+    "flow_photo_patches": ("de97ad8ceae9fb39ee477baab67a131f", "shipped-flows", PICTURE),
+    "moses": ("eb2511a321ecf975bac406a7867b6d42", "molecules", str(Path(PICTURE).with_suffix(TEXTS))),
 }
-"""folders of `checkpoints/pretrained` -> `partition_hash` of their runs, whose partition files do not come with them"""
+"""Folders of `checkpoints/pretrained`: `partition_hash` of their runs, whose partition files do not come with them; the
+page on them; and their samples."""
 LICENSE = "apache-2.0"
 
 
@@ -30,14 +32,14 @@ def shipped_card(folder: Path) -> ModelCard:
     return card
 
 
-def flow_card(folder: Path) -> ModelCard:
+def pretrained_card(folder: Path) -> ModelCard:
+    partition, page, samples = PRETRAINED[folder.name]
     last = max(record.round for record in read_records(folder / SCORES_FILE) if record.round is not None)
     card = card_of_run(from_pretrained(folder), folder, last, LICENSE)
-    card.facts["hash of the partition"] = FLOWS[folder.name]
-    card.picture = PICTURE
+    card.facts["hash of the partition"], card.picture = partition, samples
     card.about = (
         "[Curves of these scores](curves.png) and [scores of controls](comparisons) lie beside this card, and"
-        " [a page](../../../docs/shipped-flows.md) tells what the network compares to and what mattered for it."
+        f" [a page](../../../docs/{page}.md) tells what the network compares to and what mattered for it."
     )
     place = f"{CHECKPOINTS}/pretrained/{folder.name}"
     card.load = f'from fedgen.hub import from_pretrained\n\nmodel = from_pretrained("{place}")'
@@ -46,7 +48,7 @@ def flow_card(folder: Path) -> ModelCard:
 
 if __name__ == "__main__":
     cards = {CHECKPOINTS / f"{STEM}.md": shipped_card(CHECKPOINTS)}
-    cards |= {(folder := CHECKPOINTS / "pretrained" / name) / CARD: flow_card(folder) for name in FLOWS}
+    cards |= {(folder := CHECKPOINTS / "pretrained" / name) / CARD: pretrained_card(folder) for name in PRETRAINED}
     for place, card in cards.items():
         with atomic_write(place) as file:
             file.write(card.text().encode())
