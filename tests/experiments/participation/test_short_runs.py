@@ -9,6 +9,7 @@ from fedgen.experiments.command import reproduce
 from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.trainings import evaluated
 from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
+from tests.experiments.tiny_runs import import_diffusers_once
 
 PARTITIONS = ["natural", "semantic", "Dirichlet", "random"]
 CENTRAL = "natural, centralised"
@@ -128,6 +129,7 @@ def test_a_short_run_is_whole_and_prints_again_without_training(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings, "evaluated", without_pages)
+    import_diffusers_once(monkeypatch)
     Path("checkpoints").mkdir()
     Path("checkpoints/runs").symlink_to(runs)
     monkeypatch.setenv("COLUMNS", "200")
