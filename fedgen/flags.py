@@ -74,7 +74,7 @@ class PlainCommandParser(argparse.ArgumentParser):
 
 class _Formatter(DefaultHelpFormatter):
     def _expand_help(self, action: argparse.Action) -> str:
-        return super()._expand_help(action).replace("(required, type: <class 'Path'>)", "").rstrip()
+        return re.sub(r"<class '(\w+)'>", r"\1", super()._expand_help(action))
 
 
 class CommandParser(PlainCommandParser, ArgumentParser):

@@ -51,6 +51,15 @@ def test_help_fits_a_screen(shown, command, asked):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize(("command", "usage"), [
+    ("clients", "RECIPE [--option VALUE ...]"), ("convert", "SOURCE TARGET [--option VALUE ...]"), ("recipes", ""),
+])  # fmt: skip
+def test_help_names_what_a_command_is_given_and_no_type_of_python(shown, command, usage):
+    help = shown(command, "--help")
+    assert help.splitlines()[0] == f"usage: fedgen {command} {usage}".rstrip()
+    assert "<class" not in help + shown(command, "--help-all")
+
+
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "fit"])
 def test_help_all_and_completion_have_every_option(shown, made, command):
     whole = shown(command, "--help-all")

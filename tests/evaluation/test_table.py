@@ -1,6 +1,7 @@
 """Tables that fit a terminal and say what was measured."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,29 @@ def test_scores_have_a_row_a_round_and_one_for_the_floor():
     assert [row.split("│")[1].strip() for row in rows] == ["0", "1", "2", "floor"]
     assert "10.0±5.0" in rows[0]
     assert "40 real images" in " ".join(" ".join(lines).split())
+
+
+def test_texts_are_no_images():
+    texts = [replace(one, reference="moses/train, 2 clients, 12796 texts") for one in (*FLOOR, *RECORDS)]
+    said = " ".join(text(score_table(texts)).split())
+    assert "50 generated texts against moses/train" in said
+    assert "40 real texts" in said
+    assert "images" not in said
+    assert replace(texts[0], reference="reals").noun == "images"
+
+
+def test_of_one_checkpoint_nothing_is_chosen(tmp_path):
+    append_records(tmp_path / "scores.jsonl", [*FLOOR, *(one for one in RECORDS if one.round == 0)])
+    console = Console(file=io.StringIO(), width=100)
+    print_report(tmp_path, console)
+    assert not re.search("Selected|alike|bold", console.file.getvalue())
+
+
+def test_a_note_stands_once_below_several_tables():
+    noted = [replace(one, note="of few images") for one in RECORDS if one.split == "train"]
+    captions = [str(table.caption) for table in score_tables(noted, width=40)]
+    assert ["of few images" in caption for caption in captions] == [True] + [False] * (len(captions) - 1)
+    assert len(captions) > 1
 
 
 def test_stored_images_have_a_row_of_their_scores_too():

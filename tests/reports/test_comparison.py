@@ -1,8 +1,9 @@
 """Several runs side by side, paired by their seeds."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from fedgen.reports.contents import read_contents
+from fedgen.reports.contents import Contents, read_contents
 from fedgen.reports.side_by_side import arms_of, axes_of, best_table, chart_rows, settings_table, side_by_side
 from tests.reports.folders import make_records, write_run
 
@@ -78,6 +79,11 @@ def test_settings_that_differ_are_a_table(tmp_path):
     assert headings == ["setting", "a1", "b0"]
     assert rows == [["seed_everything", "1", "0"], ["model.lr", "0.1", "0.2"]]
     assert settings_table(four_runs(tmp_path / "others")[:1])[1] == []
+
+
+def test_settings_of_two_classes_are_not_compared_but_the_classes_are():
+    runs = [Contents(n, Path(n), settings={"model": {"class_path": n, "init_args": {n: 1}}}) for n in "ab"]
+    assert settings_table(runs)[1] == [["model.class_path", "a", "b"]]
 
 
 def test_values_that_were_measured_otherwise_have_a_column_and_a_chart_of_their_own(tmp_path):
