@@ -8,6 +8,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedgen.data.lazy_examples import CHUNK, LazyInputs
+from fedgen.data.text import encode_all
 from fedgen.embeddings.base import Embedding
 from fedgen.images import SeenRange, refuse_grey_levels, to_uint8
 from fedgen.io.files import atomic_write, require_writable
@@ -95,7 +96,7 @@ class NotFiniteError(ValueError):
 
 def embed(
     embedding: Embedding,
-    images: Tensor | LazyInputs,
+    images: Tensor | LazyInputs | list[str],
     batch_size: int = 64,
     device: torch.device | str | None = None,
     description: str | None = None,
@@ -106,7 +107,8 @@ def embed(
     Args:
         embedding: what maps images to features.
         images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or floats
-            of another rank [N, ...] for an embedding of these; or texts' tokens int64 [N, T]; or `LazyInputs` of these.
+            of another rank [N, ...] for an embedding of these; or strings, or their tokens int64 [N, T]; or `LazyInputs`
+            of these.
         batch_size: images at a time; changes the features by rounding only.
         device: where to compute; the embedding moves there and stays. Where it lies by default.
         description: text of the progress bar.
@@ -119,6 +121,8 @@ def embed(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if isinstance(images, list):
+        images = encode_all(images)
     embedding.check(tuple(images.shape))
     if len(images) == 0:
         raise ValueError(f"no images to embed with {embedding.name}: got shape {list(images.shape)}")

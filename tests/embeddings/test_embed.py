@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedgen.data.text import encode_all
 from fedgen.embeddings import NotFiniteError, embed, load_embedding
 from fedgen.embeddings.embed import embed_batches
 from fedgen.images import to_uint8
@@ -27,6 +28,13 @@ def test_float_images_and_their_uint8_copies_have_bitwise_the_same_features(lite
 def test_points_are_embedded_as_they_are():
     points = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
     assert torch.equal(embed(load_embedding("identity"), points, batch_size=3), points)
+
+
+def test_strings_are_embedded_as_their_bytes_are():
+    network, texts = load_embedding("bytes"), ["CCO", "c1ccccc1"]
+    assert torch.equal(embed(network, texts), embed(network, encode_all(texts)))
+    with pytest.raises(TypeError, match="text 1 is a int; texts are strings"):
+        embed(network, ["CCO", 1])
 
 
 def test_inputs_that_want_gradients_do_not_keep_a_graph(images):
