@@ -106,9 +106,8 @@ def embed(
 
     Args:
         embedding: what maps images to features.
-        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or floats
-            of another rank [N, ...] for an embedding of these; or strings, or their tokens int64 [N, T]; or `LazyInputs`
-            of these.
+        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or floats of another rank
+            [N, ...] for an embedding of these; or strings, or their tokens int64 [N, T]; or `LazyInputs` of these.
         batch_size: images at a time; changes the features by rounding only.
         device: where to compute; the embedding moves there and stays. Where it lies by default.
         description: text of the progress bar.

@@ -132,8 +132,8 @@ class ModelCard:
             cells = [self._cell(row, aggregate, floor) for aggregate in ("avg", "all") for floor in (False, True)]
             lines.append(f"| {' | '.join([*map(plain, row), *cells, self._images(row)])} |")
         words = (
-            f"± is one standard error. avg is the mean of the clients' scores, all the score to their pooled {noun}; the"
-            f" floor is of real {noun} in the model's place."
+            "± is one standard error. avg is the mean of the clients' scores, all the score to their pooled"
+            f" {noun}; the floor is of real {noun} in the model's place."
         )
         remarks = [plain(mark) for mark in explained(own)] + self._notes(rows)
         return "\n".join(["## Scores", "", *lines, "", words, *(f"\n{remark}" for remark in remarks)])
