@@ -221,16 +221,33 @@ def test_images_that_occur_twice_count_once(repeated):
 
 
 @pytest.mark.slow
-def test_without_counting_them_repeated_images_would_bring_the_bias_back():
+def test_without_counting_them_repeated_images_of_clients_would_bring_the_bias_back():
     counted, plain = [], []
     for seed in range(40):
-        real, images = drawn(100, 2 * seed), drawn(50, 2 * seed + 1).repeat(2, 1)
+        real, images = drawn(50, 2 * seed).repeat(2, 1), drawn(100, 2 * seed + 1)
         score = FrechetReference.from_features([real], bias="corrected").score(images)
         counted.append(score.values["all"])
         plain.append(frechet_distance(summarize(real), summarize(images), bias="corrected")[0])
     assert sum(plain) / 40 > 0.2
     assert abs(sum(counted) / 40) < 0.05
-    assert score.notes == ("of 100 generated images 50 count as different ones",)
+    assert score.notes == ("images of 1 of 1 clients occur twice, and count once",)
+
+
+@pytest.mark.parametrize("different", [30, 200])
+def test_a_generator_that_repeats_itself_is_as_far_as_its_law_is(different):
+    """Its images are draws of a few: as a small sample of another law it would have no distance at all."""
+    found, law = [], []
+    for seed in range(10):
+        images = drawn(different, 2 * seed + 1)
+        chosen = torch.randint(different, (1000,), generator=torch.Generator().manual_seed(seed))
+        score = FrechetReference.from_features([drawn(1000, 2 * seed)], bias="corrected").score(images[chosen], False)
+        found.append(score.values["all"])
+        own = images - images.mean(0)
+        cross = SCALES.unsqueeze(1) * (own.T @ own / different) * SCALES
+        roots = torch.linalg.eigvalsh(cross).clamp(min=0).sqrt().sum()
+        law.append(float(images.mean(0).square().sum() + own.square().sum() / different + SCALES @ SCALES - 2 * roots))
+    assert sum(found) == pytest.approx(sum(law), rel=0.1)
+    assert "of 1,000 generated images about" in score.notes[0]
 
 
 def test_a_collapsed_generator_has_a_score_all_the_same():

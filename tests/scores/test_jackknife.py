@@ -90,11 +90,30 @@ def test_groups_sums_give_what_features_give():
     assert theirs.values == pytest.approx(ours.values, rel=1e-8)
 
 
-def test_repeated_images_count_once_in_all_values():
-    single = JackknifeReference.from_features([drawn(40, 1)], groups=2).score(drawn(40, 2))
-    twice = JackknifeReference.from_features([drawn(40, 1)], groups=2).score(drawn(40, 2).repeat_interleave(2, 0))
-    assert twice.values["all"] == pytest.approx(single.values["all"], abs=3 * single.errors["all"])
-    assert "80 generated images 40" in twice.notes[0]
+TWICE = {"beside": lambda part: part.repeat_interleave(2, 0), "behind": lambda part: part.repeat(2, 1)}
+
+
+@pytest.mark.parametrize("place", TWICE)
+def test_copies_of_a_clients_images_lie_in_one_group_and_count_once(place):
+    """In several groups a set would lose none of its images with a group, and yet be taken for a smaller one."""
+    once = JackknifeReference.from_features([drawn(40, 1)]).score(drawn(40, 2))
+    twice = JackknifeReference.from_features([TWICE[place](drawn(40, 1))]).score(drawn(40, 2))
+    assert twice.values["all"] == pytest.approx(once.values["all"], rel=1e-6)
+    assert twice.notes == ("images of 1 of 1 clients occur twice, and count once",)
+
+
+def test_images_that_two_clients_share_lie_in_one_group():
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    once = JackknifeReference.from_features([drawn(40, 1)]).score(drawn(40, 2), errors=False)
+    shared = JackknifeReference.from_features([drawn(40, 1), drawn(40, 1)[order]]).score(drawn(40, 2), errors=False)
+    assert shared.values["all"] == pytest.approx(once.values["all"], rel=1e-6)
+
+
+def test_a_generator_that_repeats_itself_has_about_the_value_without_the_jackknife():
+    chosen = torch.randint(20, (400,), generator=torch.Generator().manual_seed(0))
+    real, made = drawn(400, 1), drawn(20, 2)[chosen]
+    found = JackknifeReference.from_features([real]).score(made, errors=False)
+    assert found.values["all"] == pytest.approx(distance(summarize(real), summarize(made)), rel=0.01)
 
 
 @pytest.mark.parametrize(

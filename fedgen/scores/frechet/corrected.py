@@ -13,7 +13,8 @@ The contour is z = exp(a + b cos t + 2i sin t), whose real range begins at l_min
 zeros: 100 points of its upper half give ten digits. Where r >= min(N_1, N_2) there is none: n >= r + 2 is needed.
 
 It assumes x = C^(1/2) z with independent z, and independent sets: copies of training images among the generated ones
-lower it, and of images that occur twice the effective number 1 / sum_j v_j^2 of their shares v counts.
+lower it. Of real images that occur twice the effective number 1 / sum_j v_j^2 of their shares v counts. A generator's
+images are draws, and all count: one that repeats itself is far from the clients, and not a small sample of another.
 """
 
 import math
@@ -48,15 +49,17 @@ class ImageCounts:
 
     Args:
         counts: n of each distribution, of which covariances are n / (n - 1) times those of the images.
-        different: the effective number of different images among them.
-        other: both of the other side.
+        different: the number that counts of them: the effective one of different images.
+        other: both of the other side; a generator's images all count.
         names: of the distributions, for messages; that of the other side is the last.
+        unlike: how many of the other side's images are different, for a note.
     """
 
     counts: Sequence[float]
     different: Sequence[float]
     other: tuple[float, float]
     names: Sequence[str]
+    unlike: float = math.inf
 
     def traces(self, members: Sequence[int], values: Tensor, slopes: bool = False) -> tuple[Tensor, Tensor]:
         """T float64 [k] of some distributions, and the slopes dT / dl [k, r] if asked for.
@@ -99,9 +102,8 @@ class ImageCounts:
         clients = len(self.names) - 2  # beside the pool and the other side
         twice = sum(different < count - 0.5 for count, different in zip(self.counts[:clients], self.different))
         found = [f"images of {twice} of {clients} clients occur twice, and count once"] if twice else []
-        count, different = self.other
-        if different < count - 0.5:
-            found.append(f"of {count:,.0f} generated images {different:,.0f} count as different ones")
+        if self.unlike < self.other[0] - 0.5:
+            found.append(f"of {self.other[0]:,.0f} generated images about {self.unlike:,.0f} are different")
         return tuple(found)
 
 
@@ -226,10 +228,16 @@ def effective_count(marks: Tensor, shares: Tensor | None = None) -> float:
     """
     if shares is None:
         shares = torch.full((len(marks),), 1 / len(marks), dtype=torch.float64)
+    return 1 / float(torch.bincount(first_places(marks), weights=shares).square().sum())
+
+
+def first_places(marks: Tensor) -> Tensor:
+    """The place of each image's first occurrence, int64 [n]: 0 .. n - 1 if none occurs twice; of marks [n, 3]."""
     order = marks[:, 0].argsort()
     gaps = (marks[order].diff(dim=0).abs() > ALIKE * marks.std(0, correction=0)).any(1)
     groups = torch.cat([gaps.new_zeros(1), gaps]).cumsum(0)
-    return 1 / float(torch.bincount(groups, weights=shares[order]).square().sum())
+    firsts = torch.full((len(marks),), len(marks)).scatter_reduce(0, groups, order, "amin")
+    return torch.empty_like(order).scatter(0, order, firsts[groups])
 
 
 def marks_of(features: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, worst_place
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
-from fedgen.scores.frechet.corrected import ImageCounts, check_client, with_alarm
+from fedgen.scores.frechet.corrected import ImageCounts, check_client, first_places, marks_of, with_alarm
 from fedgen.scores.frechet.frechet import FrechetReference
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
@@ -65,7 +65,10 @@ class JackknifeReference(OfFeatures):
     ) -> None:
         given = list(features)
         self.groups = groups
-        self._parts = [_in_groups(part, groups) if isinstance(part, Tensor) else list(part) for part in given]
+        numbers = iter(_group_numbers([part for part in given if isinstance(part, Tensor)]))
+        self._parts = [
+            _in_groups(part, groups, next(numbers)) if isinstance(part, Tensor) else list(part) for part in given
+        ]
         if wrong := [len(parts) for parts in self._parts if len(parts) != groups]:
             raise ValueError(f"a client has {wrong[0]} groups of images, and the jackknife is of {groups}")
         for client, parts in enumerate(self._parts):
@@ -87,10 +90,10 @@ class JackknifeReference(OfFeatures):
             ValueError: for another D, unusable features, or too few images, naming the client.
         """
         whole = generated if isinstance(generated, Tensor) else pool(generated)
-        groups = _in_groups(generated, self.groups) if isinstance(generated, Tensor) else list(generated)
+        groups = list(generated) if not isinstance(generated, Tensor) else _in_groups(generated, self.groups)
         found = self._reference.measure(whole, errors)
         assert found.numbers is not None
-        made = self._without_generated_groups(groups, found.numbers)
+        made = self._without_generated_groups(groups)
         real = self._without_real_groups(whole, found.numbers)
         centre = found.values.unsqueeze(1)
         values = found.values - (self.groups - 1) * ((made - centre).mean(1) + (real - centre).mean(1))
@@ -100,15 +103,16 @@ class JackknifeReference(OfFeatures):
         wider = _with_larger_errors(score, made, real, self.weights)
         return with_alarm(replace(wider, notes=found.numbers.notes))  # anew, by these errors
 
-    def _without_generated_groups(self, groups: Sequence[Gaussian], numbers: ImageCounts) -> Tensor:
+    def _without_generated_groups(self, groups: Sequence[Gaussian]) -> Tensor:
         """The corrected distances [K + 1, G] without a group of generated images each."""
-        share, name = numbers.other[1] / numbers.other[0], f"the generated set without 1 / {self.groups}"
-        left = (pool(_without(groups, group)) for group in range(self.groups))
-        return torch.stack([self._reference.measure_all(one, False, share, name)[0].values for one in left], 1)
+        left, name = (pool(_without(groups, group)) for group in range(self.groups)), "the generated set without"
+        measured = (self._reference.measure_all(one, False, name=f"{name} 1 / {self.groups}") for one in left)
+        return torch.stack([one.values for (one,) in measured], 1)
 
     def _without_real_groups(self, generated: Tensor | Gaussian, numbers: ImageCounts) -> Tensor:
         """Those [K + 1, G] without a group of each client's images: of the root of the generated images' covariance."""
-        mirrored = FrechetReference([generated], "examples", 1, ["corrected"])
+        whole = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())  # of which all count
+        mirrored = FrechetReference([whole], "examples", 1, ["corrected"])
         shares = [some / count for some, count in zip(numbers.different, numbers.counts)]
         found = []
         for group in range(self.groups):
@@ -121,11 +125,26 @@ class JackknifeReference(OfFeatures):
         return torch.stack(found, 1)
 
 
-def _in_groups(features: Tensor, groups: int) -> list[Gaussian]:
-    """The summaries of groups of images, every so many in one: images are often sorted by class."""
-    if len(features) < groups:
+def _group_numbers(clients: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers of each client's different images, from 0 on; copies, in other clients too, have that of the first one.
+
+    What a set loses with a group it loses with all copies: else it would lose nothing, and yet count fewer.
+    """
+    if not clients:
+        return []
+    sizes = [len(part) for part in clients]
+    firsts = first_places(torch.cat([marks_of(part) for part in clients]))
+    is_first = (firsts == torch.arange(len(firsts))).split(sizes)
+    return list(torch.cat([one.cumsum(0) - 1 for one in is_first])[firsts].split(sizes))
+
+
+def _in_groups(features: Tensor, groups: int, numbers: Tensor | None = None) -> list[Gaussian]:
+    """The summaries of groups of images, every so many by their numbers in one: images are often sorted by class."""
+    group_of = (torch.arange(len(features)) if numbers is None else numbers) % groups
+    found = [features[group_of.to(features.device) == group].cpu() for group in range(groups)]
+    if min(map(len, found)) < 1:
         raise ValueError(f"{len(features)} images cannot be cut into {groups} groups; take more, or fewer groups")
-    return [summarize(features[group::groups].cpu()) for group in range(groups)]
+    return [summarize(part) for part in found]
 
 
 def _without(groups: Sequence[Gaussian], group: int) -> list[Gaussian]:

@@ -194,8 +194,8 @@ class FrechetReference(OfClients):
                 population's for ddof = 0 and, for ddof = 1, that times n' / (n' - 1) with the effective number of
                 images n' = 1 / sum_i (w_i^2 / n_i); the same as "examples" when all n_i are equal.
             ddof: divisor n - ddof of every covariance, the generator's too.
-            bias: "plug-in", or "corrected" for few images: see `frechet_distance`. Of images that occur twice the
-                effective number of different ones counts then, where features are given.
+            bias: "plug-in", or "corrected" for few images: see `frechet_distance`. Of clients' images that occur twice
+                the effective number of different ones counts then, where features are given.
 
         Raises:
             ValueError: for unusable features or weights, or a client with one image under ddof = 1.
@@ -246,7 +246,7 @@ class FrechetReference(OfClients):
         Args:
             generated: as for `score`, likewise errors.
             errors: whether influences are wanted.
-            different: the share of different images, of a summary.
+            different: the share of its images that counts as different; of a generator's all do.
             name: of the generated set, for messages.
         """
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
@@ -256,8 +256,8 @@ class FrechetReference(OfClients):
             if bias == "plug-in":
                 numbers.append(None)
                 continue
-            unlike = summary.count * different if features is None else effective_count(marks_of(features))
-            numbers.append(self._numbers((summary.count, unlike), name))
+            unlike = summary.count if features is None else effective_count(marks_of(features))
+            numbers.append(self._numbers((summary.count, summary.count * different), name, unlike))
         influences: list[InfluenceErrors] = []
         if errors:
             made = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights)
@@ -332,11 +332,11 @@ class FrechetReference(OfClients):
             distances.append((terms["mean"] + terms["covariance"], terms))
         return distances
 
-    def _numbers(self, generated: tuple[float, float], name: str) -> ImageCounts:
+    def _numbers(self, generated: tuple[float, float], name: str, unlike: float) -> ImageCounts:
         """The numbers of images on both sides, and of different ones."""
         counts = [*self.counts, self.pooled.count]
         names = [*(f"client {number}" for number in range(len(self.counts))), "the clients' pool", name]
-        return ImageCounts(counts, self._different, generated, names)
+        return ImageCounts(counts, self._different, generated, names, unlike)
 
     def _count_different(self, marks: Sequence[Tensor]) -> list[float]:
         """The effective number of different images of each client and of the pool; all where features are unknown."""
