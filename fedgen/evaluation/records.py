@@ -227,9 +227,15 @@ class ScoreRecord:
     def generated_error(self) -> float:
         """Standard error over generated images alone, the part in which models scored on the same clients differ.
 
-        0 for a score that generated images have no part in, such as ll; the whole error where no parts are known.
+        0 for a score that generated images have no part in, such as ll; the whole error where no parts are known, and
+        NaN where that is unknown.
         """
-        return self.error_parts.get("generated", 0.0) if self.error_parts else self.standard_error or 0.0
+        return self.error_parts.get("generated", 0.0) if self.error_parts else self.whole_error
+
+    @property
+    def whole_error(self) -> float:
+        """The standard error, NaN where it is unknown."""
+        return math.nan if self.standard_error is None else self.standard_error
 
     @property
     def is_model(self) -> bool:

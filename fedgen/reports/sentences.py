@@ -231,11 +231,14 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
     if record is None or not any(map(math.isfinite, record.per_client)):
         return []
     floor, sign = floors_of(records).get(record.column), -1 if record.higher_is_better else 1
-    values, errors = np.array(record.per_client), np.array(record.per_client_errors or [0.0] * len(record.per_client))
+    values, errors = (
+        np.array(record.per_client),
+        np.array(record.per_client_errors or [math.nan] * len(record.per_client)),
+    )
     beside = ""
     if floor is not None and floor.client_names == record.client_names and np.isfinite(floor.per_client).all():
         values, beside = values - floor.per_client, f", less that of real {floor.noun}"
-        errors = np.hypot(errors, floor.per_client_errors or 0.0)
+        errors = np.hypot(errors, floor.per_client_errors or math.nan)
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
     worst, best = (_leading(record.client_names, values, errors, side) for side in (-badness, badness))

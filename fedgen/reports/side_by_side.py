@@ -145,6 +145,8 @@ def difference(pairs: Pairs) -> tuple[float, float, float]:
 
 
 def _with_interval(mean: float, low: float, high: float, between: str = "") -> str:
+    if math.isnan(low):  # the errors are unknown
+        return f"{'+' * (mean > 0)}{say_number(mean, digits=3)}"
     value = say_number(mean, (high - low) / 2, digits=3).partition("±")[0]
     return f"{'+' * (mean > 0)}{value} ({between}{say_interval(low, high, sign='+')})"
 

@@ -148,7 +148,7 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     ("options", "message"),
     [
         ({"embeddings": ["identity"]}, r"identity takes points"),
-        ({"scores": ["fdi"]}, r"unknown score 'fdi'; known: .*fid, .*is, kid.*; did you mean 'fid'\?"),
+        ({"scores": ["fdi"]}, r"unknown score 'fdi'; known: .*fid, .*is, kid.*; did you mean 'fld'"),
         ({"scores": ["is"]}, "score is needs logits, which embedding pixels does not give"),
         ({"scores": ["ll"]}, "embedding pixels takes images"),
         ({"scores": ["memorisation"]}, "there is no such split 'report': let each client hold out"),

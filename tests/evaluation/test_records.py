@@ -104,7 +104,7 @@ def test_scores_that_mean_one_embedding_need_not_name_it():
 def test_models_scored_on_the_same_clients_differ_by_the_generated_part_of_their_errors():
     assert record(error_parts={"generated": 0.05, "real": 0.09}).generated_error == 0.05
     assert record(standard_error=0.1).generated_error == 0.1
-    assert record(standard_error=None).generated_error == 0.0
+    assert math.isnan(record(standard_error=None).generated_error)
     assert record("ll", error_parts={"real": 0.1}).generated_error == 0.0
 
 

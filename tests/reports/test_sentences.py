@@ -1,7 +1,9 @@
 """Conclusions of records written by hand."""
 
+import re
 from dataclasses import replace
 
+from fedgen.evaluation import best_set
 from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.reports import conclusions
 from fedgen.reports.sentences import findings, next_steps, verdict
@@ -81,6 +83,18 @@ def test_what_is_doubtful_comes_right_behind_the_choice():
     found = verdict(make_records(scores=["fid"], note=note, optimised_on=["pixels"]))
     assert [*found][:3] == ["Take", "As good", "Caution"]
     assert len(found["Caution"]) == 2
+
+
+def test_of_unknown_errors_nothing_is_said_to_be_sure():
+    values = zip(range(3), (1.002, 1.001, 1.0))
+    known = [record("fid", how, value, round) for round, value in values for how in ("avg", "all")]
+    told = [*known, *(replace(one, split="report", value=3 - one.value) for one in known)]
+    clients = {"per_client": [1.0, 2.0], "client_names": ["a", "b"]}
+    unsure = [replace(one, standard_error=None, **clients) for one in told]
+    assert [one.round for one in best_set(unsure, "fid_all")] == [2, 1, 0]
+    said = " ".join(line for lines in verdict(unsure).values() for line in lines)
+    assert "may be chance" in said
+    assert not re.search("no chance|served best|With 95 %", said)
 
 
 def test_floors_of_another_number_of_images_are_told_once_for_all_scores():

@@ -131,7 +131,7 @@ def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArr
         return np.diag([record.generated_error**2 for record in records])
     rows = [record.real_influences for record in records if record.real_influences is not None]
     if len(rows) < len(records) or len({len(row) for row in rows}) != 1:
-        return np.diag([(record.standard_error or 0.0) ** 2 for record in records])
+        return np.diag([record.whole_error**2 for record in records])
     shared = np.stack(rows).astype(float)
     return np.diag([record.generated_error**2 for record in records]) + shared @ shared.T
 
@@ -139,7 +139,7 @@ def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArr
 def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[ScoreRecord]:
     """The trained checkpoints' records of one column among which the best is, with 95 percent; see `covariance_of`."""
     records = trained(column)
-    known = [one for one in records if math.isfinite(one.generated_error) and math.isfinite(one.standard_error or 0.0)]
+    known = [one for one in records if math.isfinite(one.generated_error) and math.isfinite(one.whole_error)]
     mask = rankings.best_set([one.badness for one in known], covariance_of(known, real)).tolist()
     out = {id(record) for record, may_be in zip(known, mask) if not may_be}
     return [record for record in records if id(record) not in out]  # of unknown error any may be
@@ -217,7 +217,9 @@ def _compare(columns: ByColumn, first: str, second: str) -> Comparison:
         return Comparison(first, second, len(pairs), None, [], marks)
     sides = list(zip(*pairs))
     values = [[record.badness for record in side] for side in sides]
-    errors = [[record.generated_error for record in side] for side in sides]
+    errors = np.nan_to_num(
+        [[record.generated_error for record in side] for side in sides], nan=math.inf, posinf=math.inf
+    ).tolist()
     rounds = [record.round or 0 for record in sides[0]]
     inverted = rankings.inversions(values[0], values[1], errors[0], errors[1])
     # no other pair is sure, nor one of which an error is unknown
