@@ -141,7 +141,10 @@ def auc_with_error(members: np.ndarray, others: np.ndarray, paired: bool = False
 
 
 def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str, paired: bool = False) -> IntervalEstimate:
-    """True less false positive rate at a threshold of each half of the images, measured on the other half."""
+    """True less false positive rate at a threshold of each half of the images, measured on the other half.
+
+    Of pairs that share noise the errors fall to what thresholds that move by chance add; the halves' difference has it.
+    """
     inside, outside = (np.zeros(len(part), dtype=bool) for part in (members, others))
     for half, which in ((inside, "members"), (outside, "others")):
         half[subset(len(half), len(half) // 2, seed, "half", f"{name}, {which}").numpy()] = True
@@ -152,7 +155,11 @@ def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str, pai
     varies = paired and 0 < hits.mean() < 1 and 0 < false.mean() < 1
     together = float(np.corrcoef(hits, false)[0, 1]) if varies else 0.0
     shares = proportion(int(hits.sum()), len(members)), proportion(int(false.sum()), len(others))
-    return combined(shares, [1, -1], together)
+    found = combined(shares, [1, -1], together)
+    gains = [hits[own].mean() - false[other].mean() for own, other in ((inside, outside), (~inside, ~outside))]
+    apart = QUANTILE * abs(gains[0] - gains[1]) / 2 if paired else 0.0
+    low, high = min(found.low, found.value - apart), max(found.high, found.value + apart)
+    return IntervalEstimate(found.value, low, high).within(-1, 1)
 
 
 def best_threshold(members: np.ndarray, others: np.ndarray) -> float:
