@@ -267,7 +267,8 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL) -
 def _refuted(ahead: Floats, covariance: Floats, level: float) -> bool:
     """Whether normal values [K] with this covariance refute that no mean is positive: the test of Cox and Shi."""
     scale = covariance.diagonal() ** 0.5
-    ahead, alike = ahead / scale, covariance / np.outer(scale, scale)
+    # what is certain about some differences of others would have no one solution: a little noise beside it
+    ahead, alike = ahead / scale, covariance / np.outer(scale, scale) + 1e-8 * np.eye(len(scale))
     if _chi_squared_tail(float(ahead.max()) ** 2 * bool(ahead.max() > 0), len(ahead)) < level:
         return True  # the distance is at least that to one bound, the degrees of freedom at most all
     forces = _forces(ahead, alike)
@@ -288,7 +289,7 @@ def _forces(ahead: Floats, alike: Floats) -> Floats:
     held = np.zeros(len(ahead), bool)
     while True:
         left = np.where(held, -np.inf, ahead - alike @ found)
-        if left.max() <= 1e-9:
+        if left.max() <= 1e-6:
             return found
         held[left.argmax()] = True
         while True:

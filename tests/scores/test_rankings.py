@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 from scipy.stats import kendalltau
 
 from fedgen.scores import FrechetReference, Inversion, excess_inversions, inversions, kendall_tau
+from fedgen.scores.rankings import best_set
 
 
 def test_tau_by_hand_and_against_scipy() -> None:
@@ -100,3 +102,12 @@ def test_heterogeneous_clients_invert_more_than_iid_ones_of_their_sizes() -> Non
     result = excess_inversions(*columns)
     assert len(result.control) == 0
     assert result.excess >= 13  # of 15; neighbours may be within their noise
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_set_of_values_that_hang_together_is_found_too(rank):
+    """Differences of which some are certain: the bounds that hold them have no one solution."""
+    draws = np.random.default_rng(rank)
+    for _ in range(20):
+        shared = draws.normal(size=(8, rank))
+        assert best_set(draws.normal(size=8).tolist(), shared @ shared.T).any()
