@@ -49,8 +49,8 @@ class Ranks:
         """Every rank's value, in order of ranks; plain types and tensors on the CPU."""
         if self.size == 1:
             return [value]
+        message = pickle.dumps(value)
         if dist.get_backend() == dist.Backend.GLOO:  # short ones at once, in half the time of torch's two steps
-            message = pickle.dumps(value)
             framed = bytearray((len(message).to_bytes(8, "big") + message[:SHORT]).ljust(8 + SHORT, b"\0"))
             sent = torch.frombuffer(framed, dtype=torch.uint8)
             received = [torch.empty_like(sent) for _ in range(self.size)]
@@ -58,9 +58,9 @@ class Ranks:
             frames = [bytes(one.numpy()) for one in received]
             if all(int.from_bytes(frame[:8], "big") <= SHORT for frame in frames):
                 return [pickle.loads(frame[8:]) for frame in frames]  # of this job's own processes
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        messages: list[Any] = [None] * self.size
+        dist.all_gather_object(messages, message)
+        return list(map(pickle.loads, messages))
 
     @heard()
     def add(self, tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

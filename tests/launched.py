@@ -63,8 +63,8 @@ class Imported:
 
         Args:
             arguments: the script's.
-            ranks: processes that it has from the start; torchrun would have started them with the same variables.
-            launches: whether the first one starts another, as Lightning does for two devices: its own child.
+            ranks: its processes; torchrun would have started them with the same variables.
+            launches: whether the first one starts the others, as Lightning does: it gets its own children.
             variables: of the environment.
         """
         output, written = os.pipe()
@@ -128,9 +128,7 @@ def serve(script, calls):
             calls.close()
             become_fork(output)
             os.environ.update(variables)
-            fork_ranks(ranks)
-            if launches:
-                fork_ahead()
+            fork_ranks(ranks, launches)
             script.run(arguments)
             return
         os.close(output)
@@ -149,37 +147,22 @@ def become_fork(output):
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - what was opened for a file would look for its place
 
 
-def fork_ranks(number):
-    """Makes this process the first of so many, the others forks of it."""
+def fork_ranks(number, launches):
+    """Makes this process the first of so many, the others forks of it: nothing is imported again."""
     if number == 1:
         return
-    os.environ.update(meeting(), WORLD_SIZE=str(number), NODE_RANK="0", LOCAL_RANK="0")
+    children, variables = [], {"WORLD_SIZE": str(number), "NODE_RANK": "0", "LOCAL_RANK": "0"}
+    os.environ.update(meeting())
     for rank in range(1, number):
-        if not os.fork():
-            os.environ["LOCAL_RANK"] = str(rank)
+        if child := os.fork():
+            children.append(child)
+        else:
+            os.environ.update(variables, LOCAL_RANK=str(rank))
             return
-
-
-def fork_ahead():
-    """Forks a child that waits until this process starts another one, and is that one: nothing is imported again."""
-    reads, writes = os.pipe()
-    if child := os.fork():
-        os.close(reads)
-
-        def take(command, env, cwd=None):
-            os.write(writes, json.dumps(env).encode())
-            os.close(writes)
-            return Child(child)
-
-        subprocess.Popen = take
-        return
-    os.close(writes)
-    with os.fdopen(reads) as told:
-        variables = told.read()
-    if not variables:  # the other has ended before
-        os._exit(0)
-    os.environ.clear()
-    os.environ.update(json.loads(variables))
+    if launches:
+        subprocess.Popen = lambda *_, **__: Child(children.pop(0))
+    else:
+        os.environ.update(variables)
 
 
 class Child:

@@ -37,13 +37,6 @@ def kind_of(inputs: Any) -> str:
     return next((kind for kind, dtype in TYPES.items() if dtype == inputs.dtype), "items")
 
 
-def is_standard(inputs: Any) -> bool:
-    """Whether inputs have the type and the axes of a kind: uint8 images, int64 texts, or float32 of any rank but 4."""
-    if inputs.dtype == torch.float32:
-        return inputs.ndim >= 2 and RANKS.get(inputs.ndim) != "images"
-    return inputs.ndim == {torch.uint8: 4, torch.int64: 2}.get(inputs.dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Labelled images, floats or texts in memory; no notion of clients, though the data may say who made each example.
@@ -115,8 +108,9 @@ class Examples:
         expected = "inputs must be uint8 [N, C, H, W], int64 [N, T] or float32 [N, D], [N, C, T], [N, C, D, H, W]"
         if dtype not in (*TYPES.values(), torch.float32):
             raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
-        if not (dtype == torch.uint8 and len(shape) == 4) and not is_standard(self.inputs):
-            axes = f"{4 if dtype == torch.uint8 else 2} axes are needed" + ", or 3, 5 or more" * dtype.is_floating_point
+        needed = {torch.uint8: 4, torch.int64: 2}.get(dtype)  # of floats any number but 4
+        if len(shape) != needed if needed else len(shape) in (0, 1, 4):
+            axes = f"{needed or 2} axes are needed" + ", or 3, 5 or more" * (not needed)
             raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes}")
         if len(shape) == 4 and channels_first(self.inputs).shape != shape:
             raise ValueError(f"{self.name}: {expected}, got {list(shape)}, channels last; .permute(0, 3, 1, 2) them")

@@ -21,7 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ from fedgen.io.restricted_pickle import (
 MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"
 """The first pickle: what every file of the old `torch.save` starts with."""
 
-_VERSION = 1001
+VERSION = 1001
 _OPCODES = DATA_OPCODES | {"EMPTY_SET", "ADDITEMS", "NEWOBJ", "BINPERSID"}
 _DEEPEST = 100  # containers within containers; Lightning's and torch's own reach eight
 _MOST_DIMENSIONS = 64  # of torch's tensors
@@ -72,7 +72,7 @@ class _Storage:
 
 
 @dataclass(eq=False)
-class _StorageType(Name):
+class StorageType(Name):
     """Stands for a class such as torch.FloatStorage: only ever part of a persistent id."""
 
     dtype: torch.dtype
@@ -102,7 +102,7 @@ def read_archive(archive: zipfile.ZipFile) -> Any:
     storages: dict[str, torch.UntypedStorage] = {}
 
     def find(value: Any) -> _Storage:
-        kind, key, numel = _storage_id(value, _ID)
+        kind, key, numel = storage_id(value, _ID)
         size = sizes.get(f"data/{key}")
         if size is None or not 0 <= size - numel * kind.itemsize < kind.itemsize:
             raise ValueError(f"its part data/{printable(key, 20)} has {size} bytes, not {numel} x {kind.itemsize}")
@@ -118,8 +118,8 @@ def read_old_file(content: bytes) -> Any:
     """The value in a file of torch.save from before 1.6, without checksums, whole and with nothing behind it."""
     stream = io.BytesIO(content)
     _, version, machine = (unpickle(stream, {}, key_types=(str,), max_opcodes=100) for _ in range(3))
-    if type(version) is not int or version != _VERSION or type(machine) is not dict:
-        raise ValueError(f"it is of version {short(version)}, not {_VERSION}")
+    if type(version) is not int or version != VERSION or type(machine) is not dict:
+        raise ValueError(f"it is of version {short(version)}, not {VERSION}")
     if machine.get("little_endian") is not (sys.byteorder == "little"):
         raise ValueError("it was written by a machine of another byte order")
     storages: dict[str, _Storage] = {}
@@ -127,7 +127,7 @@ def read_old_file(content: bytes) -> Any:
 
     def find(value: Any) -> _Storage:
         nonlocal left
-        kind, key, numel = _storage_id(value, _OLD_ID)
+        kind, key, numel = storage_id(value)
         size = numel * kind.itemsize
         if key not in storages:
             left -= size
@@ -181,16 +181,22 @@ def _parts(archive: zipfile.ZipFile) -> tuple[str, dict[str, int]]:
     return root, sizes
 
 
-_ID = tuple[Literal["storage"], _StorageType, str, str, Natural]
-_OLD_ID = tuple[Literal["storage"], _StorageType, str, str, Natural, None]
+_ID = tuple[Literal["storage"], StorageType, str, str, Natural]
+_OLD_ID = tuple[Literal["storage"], StorageType, str, str, Natural, None]
 
 
-def _storage_id(value: Any, hint: Any) -> tuple[torch.dtype, str, int]:
-    """dtype, key and number of elements of a persistent id: ("storage", type, key, location, elements[, None])."""
+class StorageId(NamedTuple):
+    dtype: torch.dtype
+    key: str
+    numel: int
+
+
+def storage_id(value: Any, hint: Any = _OLD_ID) -> StorageId:
+    """What a persistent id says: ("storage", type, key, location, elements), with None behind them in old files."""
     if not conforms(value, hint):
         raise ValueError("a storage has a persistent id that torch does not write")
     _, kind, key, _, numel, *_ = value
-    return kind.dtype, key, numel
+    return StorageId(kind.dtype, key, numel)
 
 
 def _read_storage(part: IO[bytes], size: int) -> torch.UntypedStorage:
@@ -306,7 +312,7 @@ _DTYPES = {
     for name, dtype in vars(torch).items()
     if isinstance(dtype, torch.dtype) and not name.startswith(("q", "bits"))
 }
-_STORAGES = {
+STORAGE_DTYPES = {
     "Double": torch.float64,
     "Float": torch.float32,
     "Half": torch.float16,
@@ -327,8 +333,8 @@ _BUILTINS = {
 }
 _TABLE: Mapping[tuple[str, str], Any] = {
     **_DTYPES,
-    **{("torch", f"{name}Storage"): _StorageType(dtype) for name, dtype in _STORAGES.items()},
-    ("torch.storage", "UntypedStorage"): _StorageType(torch.uint8),
+    **{("torch", f"{name}Storage"): StorageType(dtype) for name, dtype in STORAGE_DTYPES.items()},
+    ("torch.storage", "UntypedStorage"): StorageType(torch.uint8),
     **{("torch._utils", f"_rebuild_tensor{version}"): _REBUILD for version in ("", "_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
     ("torch._utils", "_rebuild_parameter"): Function(

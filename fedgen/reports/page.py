@@ -177,7 +177,9 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    told = [{} if run.said else by_topic(run.records, run.place, bool(run.recipe), not live) for run in runs]
+    told = [
+        {} if run.said else by_topic(run.records, run.place, bool(run.recipe), not live, run.controls) for run in runs
+    ]
     names = [shorten(name, LONGEST_NAME) for name in side_by_side.short_names(runs)]
     axes = side_by_side.axes_of(runs) if len(runs) > 1 else {}
     compared = side_by_side.side_by_side(runs, axes) if len(runs) > 1 else None

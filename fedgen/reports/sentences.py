@@ -30,7 +30,7 @@ from fedgen.evaluation.tables.table import has_gaps, say_pairs, say_value
 from fedgen.federated.left_out import shorten
 from fedgen.own_code import program
 from fedgen.progress import make_console
-from fedgen.reports.controls import ARMS, CENTRALISED, CONTROLS, LOCAL_ONLY, arm_of, read_controls
+from fedgen.reports.controls import ARMS, CENTRALISED, CONTROLS, LOCAL_ONLY, Controls, arm_of, read_controls
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
 from fedgen.scores.rankings import Z, best_set, winner
 
@@ -59,10 +59,12 @@ def conclusions(
     return in_lines(by_topic(records, run, has_recipe, ended))
 
 
-def by_topic(records: Sequence[ScoreRecord], run: str, has_recipe: bool, ended: bool) -> dict[str, list[str]]:
+def by_topic(
+    records: Sequence[ScoreRecord], run: str, has_recipe: bool, ended: bool, controls: Controls | None = None
+) -> dict[str, list[str]]:
     """Return the paragraphs of `conclusions` by what they are about."""
     steps = next_steps(records, run, has_recipe, ended)
-    told = {about: [" ".join(lines)] for about, lines in verdict(records, run).items()}
+    told = {about: [" ".join(lines)] for about, lines in verdict(records, run, controls).items()}
     return told | ({"Next": [f"`{command}` {words}." for command, words in steps.items()]} if steps else {})
 
 
@@ -75,8 +77,11 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     return in_lines({about: [" ".join(lines)] for about, lines in verdict(records, run).items()})
 
 
-def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str, list[str]]:
+def verdict(
+    records: Sequence[ScoreRecord], run: str | Path = "RUN", controls: Controls | None = None
+) -> dict[str, list[str]]:
     """Return what a run's records say by what it is about, in a reader's order: first the checkpoint to take."""
+    controls = read_controls(Path(run), records) if controls is None else controls
     models = [record for record in records if record.is_model]
     if not models:
         return {"Scores": ["No model has been scored yet: there is nothing to choose."]}
@@ -110,7 +115,7 @@ def verdict(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> dict[str
         "Clients": _served(records, chosen.round),
         "New clients": _unseen(models, chosen.round),
         "Other scores": _alone({key: one for key, one in best.items() if key != name}, compared, split),
-        "Controls": _controls(columns, split, Path(run)),
+        "Controls": _controls(columns, Columns.of(records), controls, arm_of(Path(run))),
         "Training": [f"{rounds[-1] + 1:,} round{'s' * (rounds[-1] > 0)}, counted from 0; {scored} scored."],
     }
     return {heading: lines for heading, lines in parts.items() if lines}
@@ -285,21 +290,20 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     return lines
 
 
-def _controls(columns: ByColumn, split: str, folder: Path) -> list[str]:
+def _controls(columns: ByColumn, names: Columns, controls: Controls, arm: str) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     firsts = ((name, group[0]) for name, group in columns.items())
-    usual = [name for name, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == split]
+    usual = [k for k, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == names.split]
     if not usual:
         return []
     name = default_column({name: columns[name] for name in usual})
     last, others = columns[name][-1], list[str]()
-    for arm, records in read_controls(folder, [last]).items():
-        other = by_column(records)[name][-1]
+    lasts = {other: own[name][-1] for other, records in controls.items() if name in (own := by_column(records, names))}
+    for words, other in lasts.items():
         how = "not told apart" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
         rounds = "" if other.round == last.round else f" after round {other.round}"
-        others.append(f"{arm} {say_value(other)}{rounds}, {how}")
-    mine = ARMS[arm_of(folder)]
-    return [f"Last checkpoints by {name}: {mine} {say_value(last)}; {'; '.join(others)}."] if others else []
+        others.append(f"{words} {say_value(other)}{rounds}, {how}")
+    return [f"Last checkpoints by {name}: {ARMS[arm]} {say_value(last)}; {'; '.join(others)}."] if others else []
 
 
 def next_steps(

@@ -169,7 +169,7 @@ def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(scrip
     if by == "command":
         dies(start(SCRIPT, *asked))
     else:
-        dies(script.start(*asked, **({"ranks": 2} if by == "torchrun" else {"launches": True})))
+        dies(script.start(*asked, ranks=2, launches=by == "Lightning"))
     end(script.start(1, tmp_path / "alone", tmp_path, "last.ckpt", "personal"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]

@@ -217,7 +217,7 @@ def signalled(runs):
 def ended(tmp_path_factory):
     """What came of all cases, which wait at the same time, and the folders of their checkpoints."""
     script, folders = Imported(SCRIPT), {case: tmp_path_factory.mktemp("ends") for case in CASES}
-    runs = {case: script.start("ends", case[0], folders[case], case[1], launches=case[0] == 2) for case in CASES}
+    runs = {case: script.start("ends", case[0], folders[case], case[1], ranks=case[0], launches=True) for case in CASES}
     found = signalled(runs)
     script.close()
     return {case: (*found[case], folders[case]) for case in CASES}

@@ -168,6 +168,13 @@ def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
     assert any(line.startswith(start) for line in said)
 
 
+def test_controls_are_compared_in_the_column_that_is_chosen_by_in_whichever_embedding(tmp_path):
+    records = [*run_of([9, 8], [3, 2]), record("kid", "all", 1.0, 1, embedding="other")]
+    assert verdict(records, tmp_path, {"local only": records})["Controls"] == [
+        "Last checkpoints by other/kid_all: federated 1.00±0.10; local only 1.00±0.10, not told apart."
+    ]
+
+
 def test_nothing_to_do_is_named_where_no_checkpoint_was_scored():
     assert next_steps([], "run") == next_steps([record(round=-1)], "run") == {}
 

@@ -27,35 +27,14 @@ from torch import Tensor
 from fedgen.io.files import in_bytes
 from fedgen.io.regular_files import open_regular
 from fedgen.io.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
-from fedgen.io.torch_files import MAGIC
+from fedgen.io.torch_files import MAGIC, STORAGE_DTYPES, VERSION, StorageId, StorageType, storage_id
 from fedgen.models.require import require
 
-_STORAGE_VERSION = 1001
 _STORAGE_OPCODES = BINARY_OPCODES - {"REDUCE", "BUILD"} | {"BINPERSID"}
 _MOST_STORAGE_OPCODES = 100  # of one of the five pickles; torch writes at most 32
-
-
-class _StorageType(Name):
-    """Stands for a class such as torch.FloatStorage: only ever part of a persistent id."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, code: str) -> None:
-        self.dtype = np.dtype(code)
-
-
 _TYPES: Mapping[tuple[str, str], Name] = {
-    ("torch", f"{name}Storage"): _StorageType(code)
-    for name, code in {
-        "Half": "<f2",
-        "Float": "<f4",
-        "Double": "<f8",
-        "Byte": "u1",
-        "Char": "i1",
-        "Short": "<i2",
-        "Int": "<i4",
-        "Long": "<i8",
-    }.items()
+    ("torch", f"{name}Storage"): StorageType(STORAGE_DTYPES[name])
+    for name in ("Half", "Float", "Double", "Byte", "Char", "Short", "Int", "Long")
 }
 
 
@@ -66,49 +45,29 @@ class Storage:
     elements: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class _Id:
-    kind: _StorageType
-    key: str
-    numel: int
-
-
 def read_storage(payload: Any) -> Storage:
     """The storage in the bytes that `torch.storage._load_from_bytes` would be called with."""
     if type(payload) is not bytes or not payload.startswith(MAGIC):
         raise ValueError("a tensor's data are not a storage as torch writes it into a pickle")
     stream = io.BytesIO(payload)
     _, version, machine, found, keys = (
-        unpickle(
-            stream, _TYPES, _STORAGE_OPCODES, key_types=(str,), max_opcodes=_MOST_STORAGE_OPCODES, persistent=_read_id
-        )
+        unpickle(stream, _TYPES, _STORAGE_OPCODES, (str,), _MOST_STORAGE_OPCODES, persistent=storage_id)
         for _ in range(5)
     )
-    if type(version) is not int or version != _STORAGE_VERSION or type(machine) is not dict:
-        raise ValueError(f"a storage is of version {short(version)}, not {_STORAGE_VERSION}")
-    if machine.get("protocol_version") != _STORAGE_VERSION or machine.get("little_endian") is not True:
+    if type(version) is not int or version != VERSION or type(machine) is not dict:
+        raise ValueError(f"a storage is of version {short(version)}, not {VERSION}")
+    if machine.get("protocol_version") != VERSION or machine.get("little_endian") is not True:
         raise ValueError("a storage was not written by a little-endian machine")
-    require(isinstance(found, _Id), "a tensor's data are something other than one storage")
+    require(isinstance(found, StorageId), "a tensor's data are something other than one storage")
     if type(keys) is not list or len(keys) != 1 or type(keys[0]) is not str or keys[0] != found.key:
         raise ValueError("a storage's data are listed under another key than its own")
-    start = stream.tell() + 8
-    size = found.numel * found.kind.dtype.itemsize
+    dtype = torch.empty(0, dtype=found.dtype).numpy().dtype.newbyteorder("<")
+    start, size = stream.tell() + 8, found.numel * dtype.itemsize
     if len(payload) - start != size:
         raise ValueError(f"a storage has {max(len(payload) - start, 0)} bytes of data, not {size}")
     if payload[start - 8 : start] != struct.pack("<q", found.numel):
         raise ValueError("a storage's data are of another number of elements than the storage")
-    return Storage(np.frombuffer(payload, np.uint8)[start:].view(found.kind.dtype))
-
-
-def _read_id(value: Any) -> _Id:
-    """A storage's persistent id: ("storage", type, key, location, number of elements, None)."""
-    if type(value) is tuple and len(value) == 6:
-        word, kind, key, location, numel, view = value
-        texts = all(type(text) is str for text in (word, key, location))
-        is_count = type(numel) is int and 0 <= numel < 2**60
-        if texts and word == "storage" and isinstance(kind, _StorageType) and is_count and view is None:
-            return _Id(kind, key, numel)
-    raise ValueError("a storage has a persistent id that torch does not write")
+    return Storage(np.frombuffer(payload, np.uint8)[start:].view(dtype))
 
 
 def view_storage(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
