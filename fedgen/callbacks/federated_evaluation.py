@@ -208,7 +208,7 @@ class FederatedEvaluation(Callback):
             remove_unfinished(self._folder(trainer))
             path = self._folder(trainer) / SCORES_FILE
             if (rounds := drop_from(path, first)) and first:
-                rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
+                rank_zero_info(f"{path}: scores of rounds {rounds} are removed: training resumes from round {first}")
             append_records(path, floor)
             self._keep_times(trainer)
             self._keep_clients(trainer)

@@ -164,7 +164,7 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     held = (folder / LAST).exists() or bool(rounds - ({0} if keepers else set()))
     if not trainer.strategy.broadcast(held):  # only the first process may see the files
         return
-    go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
+    go_on = 'trainer.fit(..., ckpt_path="last") resumes from its newest checkpoint'
     known = [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]  # where Lightning looks for "last"
     if not any(one._find_last_checkpoints(trainer) for one in known):
         go_on = f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes a checkpoint'

@@ -188,11 +188,11 @@ class StoredEvaluation:
         """The scores, None for the usual ones, and the embedding to use; checked before anything is opened."""
         if self.options.preset is not None:
             if self.options.scores is not None:
-                raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
+                raise ValueError(f"preset {self.options.preset} has its own score; omit the scores")
             preset = find_preset(self.options.preset)
             if embedding is not None:
                 own = preset.embedding_name
-                raise ValueError(f"preset {preset.name} brings its own embedding, {own}; leave it out")
+                raise ValueError(f"preset {preset.name} has its own embedding, {own}; omit yours")
             return (preset.choice,), preset.embedding_name
         chosen = None if self.options.scores is None else choose_scores(self.options.scores)
         for choice in chosen or ():
@@ -207,7 +207,7 @@ class StoredEvaluation:
         for choice in asked:
             if summary is not None and choice.needs != "summaries":
                 raise ValueError(
-                    f"{choice.name} needs features and {summary.path} holds statistics only; give its images or"
+                    f"{choice.name} needs features, but {summary.path} holds only statistics; give its images or"
                     " features, or ask for fid alone"
                 )
         return asked
@@ -243,7 +243,7 @@ class StoredEvaluation:
         description = f"embedding {stored.name} with {self.embedding.name}"
         features = embed_batches(self.embedding, batches, len(images), description)
         if len(features) < LEAST:
-            raise ValueError(f"{stored.path} has {len(features)} readable image(s) and a score needs {LEAST}")
+            raise ValueError(f"{stored.path} has {len(features)} readable image(s), but a score needs {LEAST}")
         if cache is not None and not images.skipped:
             cache.store(key, features)
         return features
@@ -270,9 +270,9 @@ class StoredEvaluation:
             for stored, alike in zip(self.sets[1:], same[1:], strict=True)
             if alike or stored.path.resolve() == generated
         ]
-        notes = [f"the generated set is {name} itself, whose score compares images with themselves" for name in twins]
+        notes = [f"the generated set is client {name}, whose score compares images with themselves" for name in twins]
         if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
-            notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
+            notes.append(f"{self.sets[1].path} with its subfolders is one client, so avg and all are equal")
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()

@@ -88,7 +88,7 @@ def test_sentences_are_wrapped_at_words(tmp_path):
     assert max(map(len, said)) <= 60
     whole = " ".join(line.strip() for line in said)
     assert whole.startswith(
-        "Take: Round 0, the best of 2 by fid_all 2.00±0.10; with 95 % its score is 1.80 to 2.20. As"
+        "Take: Round 0, the best of 2 by fid_all 2.00±0.10; its score is 1.80 to 2.20 (95 %). As"
     )
 
 
