@@ -58,7 +58,8 @@ def share(runs, says):
 def best_rounds(found):
     """The rounds among which the best is, by the sentence."""
     words = re.match(
-        r"With 95 % confidence the best by fid_all is (?:round |among \d of 8 rounds \()([\d, ]*\d)", found["As good"][0]
+        r"With 95 % confidence the best by fid_all is (?:round |among \d of 8 rounds \()([\d, ]*\d)",
+        found["As good"][0],
     )
     assert words, found["As good"]
     return set(words[1].split(", "))

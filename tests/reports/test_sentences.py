@@ -16,7 +16,10 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     above = "By fid_all, round 2 is 1.43 to 2.57 worse than the floor (95 %): real images score 1.00±0.40."
     assert verdict(records, "runs/a b") == {
         "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; its score is 2.60 to 3.40 (95 %)."],
-        "As good": ["With 95 % confidence the best by fid_all is round 2 on these real images, and on others from these clients."],
+        "As good": [
+            "With 95 % confidence the best by fid_all is round 2 on these real images, and on others from these"
+            " clients."
+        ],
         "Floor": [above],
         "avg and all": [
             "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold with"

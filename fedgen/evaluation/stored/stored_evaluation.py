@@ -53,16 +53,16 @@ class StoredOptions:
     Args:
         scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation", "fld" and "utility";
             None for fid and kid, without kid where a set is statistics, which have no features.
-        weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
+        weights: "examples" (n_i / n), "uniform", or one number per client, as for `Evaluator`.
         reading: how image files become pixels.
-        counts: number of images by name, for statistics that do not say.
+        counts: number of images by name, for statistics that do not store it.
         batch_size: images read and embedded at once.
         device: where to embed.
         cache: keeps the features of images on disk.
         split: what the records call the clients.
         aggregates: power means beside avg, all and worst, e.g. ("power-2",).
         preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is" or "fcd".
-        optimised_on: embeddings that the generator's training used, if it is known: scores in them are marked.
+        optimised_on: embeddings that the generator's training used, if known: scores in them are marked.
     """
 
     scores: Sequence[ScoreLike] | None = None
@@ -83,14 +83,14 @@ class StoredEvaluation:
 
     Args:
         generated: a folder of images, or an .npz or .npy file of images, features or statistics.
-        clients: likewise, one a client.
+        clients: paths of the same kinds, one per client.
         embedding: a name, or an embedding; None for that of the files, else `default`.
         weights: a local file of the embedding's weights.
-        options: all else.
+        options: all other options.
         default: embeds images where no embedding is asked for.
 
     Raises:
-        ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
+        ValueError: for a wrong path, option or combination, before any long work.
     """
 
     has_clients = True  # whether the sets beside the generated one are clients, and no reference
