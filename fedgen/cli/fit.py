@@ -42,7 +42,7 @@ the scores:
   --trainer.callbacks.num_images N              generated images each time
   --trainer.callbacks.scores '[fid, kid]'       and .embeddings '[pixels]'
 
-to look:
+to inspect:
   --print_config                   every setting of the recipe, with defaults
   --model.help CLASS               settings of a class; also --data.help
   --help-all                       every option, Lightning's Trainer included

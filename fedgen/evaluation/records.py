@@ -123,9 +123,9 @@ def _places(number: float, digits: int) -> int:
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"
 CONTROLS = {  # of three-way splits
-    FLOOR: "images of all clients that are not scored, in a generator's place",
-    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
-    MEMORISER: "the very images of part_train, in a generator's place",
+    FLOOR: "unscored images of all clients, scored as if generated",
+    PARTICIPANTS: "unscored images of participating clients, scored as if generated",
+    MEMORISER: "the images of part_train themselves, scored as if generated",
 }
 FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best

@@ -167,7 +167,7 @@ def test_a_recipe_that_cannot_be_deployed_is_refused_before_anything_is_written(
 def test_mistakes_have_one_message_each(tmp_path, capsys):
     app = str(tmp_path / "app")
     assert main(["deploy", str(tmp_path / "none.yaml"), app]) == 2
-    assert "none.yaml; give the path of one" in capsys.readouterr().err
+    assert "none.yaml; give a path" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Digits"]) == 2
     assert "Digits reads no folder" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Nothing"]) == 2

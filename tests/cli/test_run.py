@@ -179,7 +179,7 @@ def test_clients_that_never_train_are_scored_from_training_to_selection(work, ca
     capsys.readouterr()
     before = {(r.round, r.split, r.aggregate): r.value for r in records if r.score == "fid" and r.is_model}
     assert main(["evaluate", str(run), "pixels", "--num_images", "60", "--controls"]) == 0
-    assert "memoriser: the very images of part_train" in words(capsys)
+    assert "memoriser: the images of part_train themselves" in words(capsys)
     again = {(r.round, r.split, r.aggregate): r.value for r in Run(run).records if r.score == "fid" and r.is_model}
     assert again == pytest.approx(before)
 
