@@ -22,21 +22,21 @@ _python_format = warnings.formatwarning
 # command -> (module:function, what it does); the options of a function without `arguments` are its own arguments
 COMMANDS = {
     "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
-    "recipes": ("fedgen.cli.fit:list_recipes", "list the recipes that fit finds by name, a line each"),
-    "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
+    "recipes": ("fedgen.cli.fit:list_recipes", "list the recipes that fit finds by name"),
+    "evaluate": ("fedgen.cli.run:evaluate", "score any stored images, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select_checkpoint", "rank a run's checkpoints by a score and print the best one's path"),
-    "audit": ("fedgen.cli.run:audit_models", "attack a run's models: what they tell of their training images"),
-    "report": ("fedgen.cli.run:report", "one HTML page of a run, or of several side by side"),
+    "audit": ("fedgen.cli.run:audit_models", "attack a run's models: what they reveal of training images"),
+    "report": ("fedgen.cli.run:report", "write one HTML page of a run, or of several side by side"),
     "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
     "convert": (
         "fedgen.cli.deploy:convert",
-        "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them",
+        "convert StyleGAN2 pickles to safetensors without running them",
     ),
-    "clients": ("fedgen.cli.clients:clients", "who has what under a recipe, and how unlike clients are"),
-    "deploy": ("fedgen.cli.deploy:deploy_recipe", "write a recipe as a Flower app, for clients on their machines"),
-    "supernode": ("fedgen.cli.deploy:supernode", "Flower's SuperNode, for apps that its owner named by SHA-256"),
-    "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
-    "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
+    "clients": ("fedgen.cli.clients:clients", "show a recipe's partition, and how clients differ"),
+    "deploy": ("fedgen.cli.deploy:deploy_recipe", "write a recipe as a Flower app for clients' own machines"),
+    "supernode": ("fedgen.cli.deploy:supernode", "start Flower's SuperNode for apps allowed by SHA-256"),
+    "completion": ("fedgen.cli.completion:completion", "print a bash or zsh script that completes commands"),
+    "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment: prints a table, writes a figure"),
 }
 
 

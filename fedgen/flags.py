@@ -35,7 +35,7 @@ class PlainCommandParser(argparse.ArgumentParser):
             nargs=0,
             dest=argparse.SUPPRESS,
             default=argparse.SUPPRESS,
-            help="Show every option, where --help shows a choice or a line of each, and exit.",
+            help="Show every option with its full text, and exit.",
         )
 
     def print_help(self, file: Any = None) -> None:
@@ -66,7 +66,7 @@ class PlainCommandParser(argparse.ArgumentParser):
                 *([fill(self.description, 80), ""] if self.description else []),
                 *(f"  {name:<{longest}}  {shorten(text, 76 - longest, placeholder=' ...')}" for name, text in named),
                 "",
-                f"{self.prog} {ASK_ALL} has all of these texts, with the defaults.",
+                f"{self.prog} {ASK_ALL} shows the full texts and the defaults.",
                 "",
             ]
         )

@@ -32,7 +32,7 @@ def heard() -> Iterator[None]:
     except RuntimeError as error:
         raise LostRankError(
             f"another process of this job has ended or cannot be reached ({str(error).splitlines()[0]}); see what it"
-            " said last. The same command goes on from the last checkpoint, on any number of processes"
+            " said last. The same command resumes from the last checkpoint, on any number of processes"
         ) from error
 
 

@@ -7,7 +7,7 @@
 # %% [markdown]
 # # A generator fine-tuned on distributed MMD²
 #
-# A server adapts its generator of ten digits to clients that hold only 0, 3, 6 and 9 and keep their images.
+# A server adapts its generator of ten digits to clients that hold only 0, 3, 6 and 9, and that keep their images.
 
 # %%
 import logging
@@ -48,7 +48,7 @@ L.Trainer(max_epochs=20, **quiet).fit(gan, everything)
 
 # %% [markdown]
 # Each client holds one digit. The server sends features of each generated batch. `DistributedLoss` receives the value of KID
-# (MMD² with a cubic kernel) to all clients together, and its gradient in those features.
+# (MMD² with a cubic kernel) to all clients together, and its gradient with respect to those features.
 
 # %%
 digits = fedgen.Digits().read("train")

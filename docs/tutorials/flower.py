@@ -37,7 +37,7 @@ environment = {
 }
 
 # %% [markdown]
-# Two hospitals have a folder of images each: scikit-learn's even and odd digits.
+# Each of two hospitals has a folder of images: scikit-learn's even or odd digits.
 
 # %%
 digits = fedgen.Digits().read("train")
@@ -48,7 +48,7 @@ for index in range(600):
     save_image(digits.inputs[index] / 255, folder / f"{index:04}.png")
 
 # %% [markdown]
-# The recipe trains a small WGAN-GP over the two hospitals, two rounds of ten iterations.
+# The recipe trains a small WGAN-GP over the two hospitals for two rounds of ten iterations.
 
 # %%
 recipe = """

@@ -7,7 +7,7 @@
 # %% [markdown]
 # # Reading scores: avg, all, floor, error
 #
-# What avg, all, the floor and the error of a score mean, by points in two dimensions.
+# What avg, all, the floor and the error of a score mean, shown with points in two dimensions.
 
 # %%
 import matplotlib.pyplot as plt
@@ -64,7 +64,7 @@ for name, found in scores.items():
 # %% [markdown]
 # ## Errors
 #
-# A score's standard error comes from the finite number of images. A difference below two standard errors shows nothing.
+# A score's standard error comes from the finite number of images. A difference below two standard errors may be chance.
 
 # %%
 for count in (100, 1_000, 10_000):

@@ -67,7 +67,7 @@ def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "gener
 
 
 class FederatedEvaluation(Callback):
-    """Scores the model against every client and their pool at some rounds and at the last.
+    """Scores the model against every client and their pool, every few rounds and at the last.
 
     Each evaluation appends records to `scores.jsonl`, writes a grid `samples/round=00012.png` of generated images and
     a row of real ones (of texts a .txt file, one a line), and logs every column: "fid_avg", "fid_all", "kid_avg", ...;
@@ -88,22 +88,22 @@ class FederatedEvaluation(Callback):
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
         embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
-        num_images: generated images a split.
+        num_images: generated images per split.
         scores: names, or {"name": ..., options}, measured on each embedding; see `evaluation.Evaluator`.
-        weights: "examples" (n_i / n), "uniform", or one number a client, as for `evaluation.Evaluator`.
+        weights: "examples" (n_i / n), "uniform", or one number per client, as for `evaluation.Evaluator`.
         at_start: whether to evaluate the untrained model too, as round -1.
         grid: generated images in a grid; 0 draws none.
         dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default. A `fast_dev_run`
             writes into a folder of that name in it.
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
-        seed: of the generated images; None takes what `seed_everything` was given, else 0.
+        seed: of the generated images; None takes the seed of `seed_everything`, else 0.
         aggregates: beside avg, all and worst, e.g. ("power-2", "pct95"); as for `evaluation.Evaluator`.
         presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", "fcd", or {"name": ...,
             "weights": a local file}.
-        controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
-            place; see `evaluation.three_way`.
-        report: whether to print a line of each evaluation, and when fitting ends the run's tables, and to draw its
+        controls: whether to score, beside the floor, the other real images that three-way splits score as if
+            generated; see `evaluation.three_way`.
+        report: whether to print a line per evaluation, and the run's tables when fitting ends, and to draw its
             curves.
         page: whether to write `report.html`, a page of the run (docs/report.md), after each evaluation and when fitting
             ends. With `grid` it shows real images of clients too, which `real.png` keeps.
@@ -116,10 +116,10 @@ class FederatedEvaluation(Callback):
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
             `example_losses`, for "loss"), or data that is not a FederatedDataModule.
         ValueError: before training, for images that an embedding or a score cannot take, an unknown monitor,
-            or a second FederatedEvaluation. A monitor of a column that only training shows to be missing ends the first
-            evaluation.
+            or a second FederatedEvaluation. If only training shows that a monitored column is missing, the first
+            evaluation raises it.
         PermissionError: before training, if the folder cannot be written.
-        FileExistsError: before training, if the folder holds a run and training would begin at round 0: go on with
+        FileExistsError: before training, if the folder holds a run and training would begin at round 0: resume with
             `trainer.fit(..., ckpt_path="last")`, or choose another folder.
 
     Examples:
@@ -208,7 +208,7 @@ class FederatedEvaluation(Callback):
             remove_unfinished(self._folder(trainer))
             path = self._folder(trainer) / SCORES_FILE
             if (rounds := drop_from(path, first)) and first:
-                rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
+                rank_zero_info(f"{path}: scores of rounds {rounds} are removed: training resumes from round {first}")
             append_records(path, floor)
             self._keep_times(trainer)
             self._keep_clients(trainer)

@@ -24,18 +24,17 @@ class RoundCheckpoint(ModelCheckpoint):
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
     short are not saved. Training from round 0 in a folder that holds a run is refused. Works under any strategy, where
-    a round is an epoch. Clients that were left out of rounds, and what was remarked on others, are in `left_out.jsonl`
-    beside them, if there were any. After the first round and when training ends `state.txt` has what becomes of the
-    module's state in clients' turns (`FedAvgStrategy.state_table`).
+    a round is an epoch. Clients that were left out of rounds, and remarks on others, are in `left_out.jsonl` beside
+    them, if there were any. After the first round and when training ends `state.txt` lists what happens to the module's
+    state in clients' turns (`FedAvgStrategy.state_table`).
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.
-        every_n_rounds: which rounds are kept where no `FederatedEvaluation` says which were evaluated; the last of
-            training is always among them.
-        saving_share: of the time of training that saving `last.ckpt` may take, above 0 and at most 1. A round that ends
-            sooner after a save than that allows is not saved, if it is neither kept nor the last: a run that is killed
-            trains it again, to the same bits. 1 saves each round; a deployment always does, whose clients do not go
-            back by more than one.
+        every_n_rounds: which rounds are kept if there is no `FederatedEvaluation` to evaluate some; the last round is
+            always kept.
+        saving_share: largest share of training time for saving `last.ckpt`, above 0 and at most 1. A round that ends
+            too soon after a save is not saved, unless it is kept or the last: a killed run trains it again, to the same
+            bits. 1 saves each round; so does a deployment, whose clients can go back by one round at most.
 
     Raises:
         ValueError: for numbers out of range.
@@ -164,7 +163,7 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     held = (folder / LAST).exists() or bool(rounds - ({0} if keepers else set()))
     if not trainer.strategy.broadcast(held):  # only the first process may see the files
         return
-    go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
+    go_on = 'trainer.fit(..., ckpt_path="last") resumes from its newest checkpoint'
     known = [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]  # where Lightning looks for "last"
     if not any(one._find_last_checkpoints(trainer) for one in known):
         go_on = f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes a checkpoint'

@@ -12,39 +12,39 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch
     from fedgen.benchmark.suite import Cell, Suite
 
 RUN = (
-    "Train a suite's cells, each a data set, a partition, a generator and an algorithm; write a JSON entry for each."
-    " Stopped, it goes on by the same command. docs/benchmark.md defines the number that entries are ranked by."
+    "Train a suite's cells (data set, partition, generator, algorithm) and write a JSON entry for each. To resume,"
+    " repeat the command. docs/benchmark.md explains the ranking."
 )
 
 
 def run_parser() -> PlainCommandParser:
     parser = PlainCommandParser(prog="fedgen benchmark run", description=RUN)
-    parser.add_argument("suite", metavar="SUITE", help="the suite's name, e.g. tiny; an unknown one lists them")
+    parser.add_argument("suite", metavar="SUITE", help="the suite's name, e.g. tiny; an unknown name lists all suites")
     parser.add_argument(
         "--entry",
         metavar="CLASS",
         help="class path of a LightningModule, data set, client algorithm, aggregator, compressor or server optimizer;"
-        " its cells are trained in place of the suite's own",
+        " its cells are trained instead of the suite's",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder of runs and entries; checkpoints/benchmark-SUITE by default"
+        "--output", type=Path, metavar="DIR", help="folder for runs and entries; checkpoints/benchmark-SUITE by default"
     )
-    parser.add_argument("--cells", metavar="NAMES", help="names of some cells, with commas between; all by default")
+    parser.add_argument("--cells", metavar="NAMES", help="comma-separated cells to train; all by default")
     parser.add_argument(
-        "--parallel", type=int, default=1, metavar="N", help="trainings at once, each on one core; 1 by default"
+        "--parallel", type=int, default=1, metavar="N", help="trainings to run at once, one core each; 1 by default"
     )
     return parser
 
 
 def table_parser() -> PlainCommandParser:
     parser = PlainCommandParser(
-        prog="fedgen benchmark table", description="Check entries, print them in order, write leaderboard.html."
+        prog="fedgen benchmark table", description="Check entries, print their ranking and write leaderboard.html."
     )
     parser.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="folders that run wrote, or files of entries"
+        "results", nargs="+", type=Path, metavar="RESULTS", help="folders written by `run`, or entry files"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page; leaderboard.html in the first folder by default"
+        "--output", type=Path, metavar="FILE", help="the page; by default leaderboard.html in the first folder"
     )
     return parser
 
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
     suite = find_suite(settings.suite)
     if settings.parallel < 1:
-        raise ValueError(f"--parallel {settings.parallel}: give 1 or more trainings at once")
+        raise ValueError(f"--parallel {settings.parallel}: expected 1 or more")
     cells = _cells(suite, settings.entry, settings.cells)
     output = settings.output or Path("checkpoints") / f"benchmark-{suite.name}"
     print(f"suite {suite.name}: {suite.about}")

@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from fedgen.evaluation.tables.partition_table import PartitionSummary
 
 DESCRIPTION = (
-    "Show who has what under a recipe's partition, and how unlike the clients are. Settings of the recipe are changed"
-    " as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g. --data.partition.alpha 0.1, or"
-    " --data.partition IID --data.partition.num_clients 10. A run that was trained in Python keeps no recipe: --data"
-    " my_module:make_data, or train.py:make_data, names its FederatedDataModule."
+    "Show how a recipe's partition assigns data to clients, and how different the clients are. Override settings as"
+    " in `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g. --data.partition.alpha 0.1, or"
+    " --data.partition IID --data.partition.num_clients 10. A run trained in Python has no recipe: name its"
+    " FederatedDataModule by --data my_module:make_data or --data train.py:make_data."
 )
 PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
@@ -36,22 +36,22 @@ def look_at_clients(
     vae: EntropyOptions = DEFAULT,
     overrides: Sequence[str] = (),
 ) -> None:
-    """Shows who has what under a recipe's partition, and how unlike the clients are: tables, a picture, the numbers.
+    """Shows how a recipe's partition assigns data to clients, and how different these are: tables, a figure, JSON.
 
-    Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
+    It trains nothing, and reads only `data` and `seed_everything` of the recipe.
 
     Args:
-        recipe: a recipe's name or path, of which its data and seed are read; or a run folder, of a run trained in
-            Python with --data my_module:make_data.
-        embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
-        num_images: images measured in all, drawn from each client in proportion.
-        max_clients: clients measured; a random sample where there are more.
-        controls: random deals of the same images, with which every measure is compared.
-        output: folder of the picture and the numbers; checkpoints/clients-RECIPE by default.
-        cache: folder that keeps features.
-        device: where to embed and to fit, e.g. cuda.
-        entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images.
-        vae: how those are fitted.
+        recipe: a recipe's name or path, or a run folder; for a run trained in Python also give --data
+            my_module:make_data.
+        embedding: features to compare clients by: efficientnet-lite0-32 by default, identity for points.
+        num_images: images to measure in all, drawn from clients in proportion to their size.
+        max_clients: most clients to measure; a random sample if there are more.
+        controls: random partitions of the same images that every measure is compared with.
+        output: folder for the figure and the numbers; checkpoints/clients-RECIPE by default.
+        cache: folder for cached features.
+        device: device for embedding and fitting, e.g. cuda.
+        entropy: also measure client entropy, by autoencoders fitted to the images of 50 clients.
+        vae: settings of these autoencoders.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N; or --data=NAME.
     """
     from fedgen.evaluation.panels import require_device
@@ -94,15 +94,15 @@ def _report(data: "FederatedDataModule", summary: "PartitionSummary", found: "He
 
 
 def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
-    """A line, where images were dealt by the very network that they are measured in."""
+    """A line, if the partition used the network that clients are measured in."""
     from fedgen.embeddings import network_of
 
     own = summary.partition.get("embedding")
     name = own.get("name") if isinstance(own, dict) else own
     if not isinstance(name, str) or network_of(name) != network_of(embedding):
         return []
-    dealt = f"{summary.partition['class']} dealt images by {name}"
-    return [f"{dealt}, and {embedding} sees what it looked at: measure in another embedding, e.g. --embedding pixels"]
+    used = f"{summary.partition['class']} assigned images by {name}"
+    return [f"{used}, the same network as {embedding}: measure in another embedding, e.g. --embedding pixels"]
 
 
 def clients(arguments: Sequence[str]) -> int:

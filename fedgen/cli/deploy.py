@@ -1,5 +1,5 @@
-"""Networks and recipes in other forms: `fedgen convert`; `fedgen deploy`, for clients on machines of their own; and
-`fedgen supernode`, Flower's SuperNode, which runs the apps that its owner named by SHA-256 and no others.
+"""Networks and recipes in other forms: `fedgen convert`; `fedgen deploy`, for clients on their own machines; and
+`fedgen supernode`, Flower's SuperNode, which runs only the apps that its owner allowed by SHA-256.
 """
 
 import re
@@ -13,9 +13,9 @@ from fedgen.recipe.recipe_files import find_recipe, suggest_recipe
 OF_MANY = ("owner_folders", "owner_column", "test_root")  # settings of data of many owners
 SHORTEST, LONGEST = 0.01, 60  # seconds between two looks, as Flower's own setting takes them
 SUPERNODE = """\
-Starts flower-supernode, which then runs only apps whose archive has one of these SHA-256: another one, changed by a
-bit, is not unpacked, and the server is told so. An app's archive is what `flwr build` writes in its folder, on the
-machine that starts runs: unzip it, read it, then `sha256sum` it. Further options are flower-supernode's."""
+Starts flower-supernode so that it runs only apps whose archive has one of these SHA-256 hashes. It unpacks no other
+app and answers the server with an error. `flwr build`, on the machine that starts runs, writes an app's archive: unzip
+it, read it, then `sha256sum` it. All other options are passed to flower-supernode."""
 
 
 def deploy_recipe(
@@ -29,22 +29,22 @@ def deploy_recipe(
 ) -> None:
     """Writes a Flower app that trains a recipe on clients' own machines: `flwr run FOLDER` starts it.
 
-    The app has the recipe's model, strategy and those of its scores that clients can answer for; its README says how to
-    start SuperLink and SuperNodes.
+    The app has the recipe's model, strategy and the scores that clients can compute; its README says how to start
+    SuperLink and SuperNodes.
 
     Args:
-        recipe: as for `fedgen fit`.
-        folder: of the app.
-        clients: how many the server waits for; by default those of --export, else the recipe's cohort, or two.
-        data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace, or my_kit.Scans of one's own, or a
-            function that returns one; by default the recipe's own if it is one's own or reads a folder, else
-            ImageFolder. Where they lie each client's node says itself.
-        settings: of that class, e.g. '{"channels": 1, "size": 32}'.
-        export: writes the clients that the recipe simulates as folders here, to try the app with them.
+        recipe: a recipe's name or path, as for `fedgen fit`.
+        folder: where to write the app.
+        clients: number that the server waits for; by default those of --export, else the recipe's cohort or two.
+        data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace or your my_kit.Scans, or a function
+            that returns a data set; by default the recipe's if it is yours or reads a folder, else ImageFolder. Each
+            client's node says where its data are.
+        settings: arguments of that class, e.g. '{"channels": 1, "size": 32}'.
+        export: folder for the recipe's simulated clients, one folder each, to try the app with.
         overwrite: replace the app if it exists.
     """
     if clients is not None and clients < 1:
-        raise ValueError(f"clients={clients}: a federation has at least one")
+        raise ValueError(f"clients={clients}: expected at least 1")
     if (folder / "pyproject.toml").exists() and not overwrite:
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
     if (path := find_recipe(str(recipe))) is None:
@@ -62,16 +62,16 @@ def deploy_recipe(
     cohort = 0 if options.get("sampler") else options.get("cohort_size") or 0
     if clients is not None and clients < cohort:
         raise ValueError(
-            f"clients={clients}, and the recipe's rounds draw cohort_size={cohort}: pass --clients {cohort} or more, or"
-            f" set trainer.strategy.init_args.cohort_size in {recipe} to {clients} at most"
+            f"clients={clients} is below the recipe's cohort_size={cohort}: pass --clients {cohort} or more, or set"
+            f" trainer.strategy.init_args.cohort_size in {recipe} to at most {clients}"
         )
     chosen = choose_data(recipe, found, data, settings)
     federation = None if export is None else load_federation(recipe, [])
     number = max(2, cohort) if federation is None else len(federation.clients)
     if federation is not None and clients not in (None, number):
         raise ValueError(
-            f"clients={clients}, and --export writes the {number} clients of {recipe}: leave --clients out, or"
-            " change the recipe's partition"
+            f"clients={clients}, but --export writes the {number} clients of {recipe}: omit --clients, or change the"
+            " recipe's partition"
         )
     require_writable(folder)
     if federation is not None and export is not None:
@@ -83,10 +83,10 @@ def deploy_recipe(
     console.print(f"{folder}: an app for {clients} clients; see its README.md")
     if modules:
         names = ", ".join(map(str, modules))
-        console.print(f"taken along, for the server and all clients: {names}", soft_wrap=True)
+        console.print(f"included for the server and all clients: {names}", soft_wrap=True)
     if unmeasured:
         names = ", ".join(unmeasured)
-        console.print(f"left out, as clients would have to show images or features: {names}")
+        console.print(f"left out, because clients would have to send images or features: {names}")
     if export is not None:
         console.print(f"{export}: the images of {clients} clients")
 
@@ -114,9 +114,9 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
 def supernode(arguments: Sequence[str]) -> None:
     """The command; what it does not know are options of flower-supernode."""
     parser = PlainCommandParser(prog="fedgen supernode", description=SUPERNODE, allow_abbrev=False)
-    parser.add_argument("--app", action="append", required=True, metavar="SHA256", help="of an app; may be repeated")
+    parser.add_argument("--app", action="append", required=True, metavar="SHA256", help="app to allow; repeatable")
     parser.add_argument(
-        "--look", type=float, metavar="SECONDS", help="between two looks for a message (by default 3, as Flower's)"
+        "--look", type=float, metavar="SECONDS", help="time between checks for messages (3 by default, as in Flower)"
     )
     own, rest = parser.parse_known_args(arguments)
     for pin in own.app:
@@ -126,20 +126,20 @@ def supernode(arguments: Sequence[str]) -> None:
         raise ValueError(f"--look {own.look:g}: give seconds from {SHORTEST} to {LONGEST}")
     if any(one.split("=")[0] == "--trusted-entities" for one in rest):
         raise ValueError(
-            "--app and --trusted-entities: an app is run by its hash or by whose signature it has; start one SuperNode"
-            " for each, or give one of them"
+            "--app and --trusted-entities cannot be combined: allow apps by hash or by signature, or start a SuperNode"
+            " for each"
         )
     try:
         from fedgen.flower.client.pinned_apps import run_pinned
     except ModuleNotFoundError as error:
-        raise ImportError("a SuperNode is Flower's: pip install 'fedgen[flower]'") from error
+        raise ImportError("fedgen supernode needs Flower: pip install 'fedgen[flower]'") from error
     run_pinned({pin.lower() for pin in own.app}, rest, own.look)
 
 
 def convert(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
-    """Converts a StyleGAN2 to safetensors: NVIDIA's network pickle, of which nothing can run, or a run's checkpoint.
+    """Converts a StyleGAN2 to safetensors, from NVIDIA's network pickle (without running it) or a run's checkpoint.
 
-    The target holds generator, its moving average and discriminator with their settings:
+    The target holds the generator, its moving average and the discriminator with their settings:
     `StyleGAN2.from_file(target).sample(16)`, or `weights: target` in a recipe.
 
     Args:
@@ -149,7 +149,7 @@ def convert(source: Path, target: Path, half: bool = False, overwrite: bool = Fa
         overwrite: replace the target if it exists.
     """
     if target.suffix != ".safetensors":
-        raise ValueError(f"{target}: name it {target.with_suffix('.safetensors').name}, as its content is")
+        raise ValueError(f"{target} must end in .safetensors, e.g. {target.with_suffix('.safetensors').name}")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
 

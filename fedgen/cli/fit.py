@@ -10,9 +10,9 @@ from fedgen.recipe.recipe_files import describe, given_recipes, known_recipes, r
 HELP = """\
 usage: fedgen fit RECIPE [--setting VALUE ...] [--local_only | --centralised]
 
-Train from a recipe, score it at rounds, and say which checkpoint is best.
-RECIPE is a name (`fedgen recipes` lists them) or a path. A run that was stopped
-goes on by the same command.
+Train from a recipe, score checkpoints on the way, and report the best one.
+RECIPE is a name (`fedgen recipes` lists them) or a path. To resume a stopped
+run, repeat its command.
 
 examples:
   fedgen fit quickstart
@@ -23,34 +23,34 @@ examples:
 
 the run:
   --trainer.max_epochs N           rounds
-  --trainer.default_root_dir DIR   its folder (checkpoints/RECIPE)
+  --trainer.default_root_dir DIR   run folder (checkpoints/RECIPE)
   --trainer.accelerator NAME       cpu, gpu, ...; --trainer.devices N
   --seed_everything N              same seed, same run (0)
-  --ckpt_path previous             go on from the checkpoint before the last
+  --ckpt_path previous             resume from the checkpoint before last
   --threads N                      CPU threads
-  --explain                        trains, and prints after the first round
-                                   what clients exchange, keep and reset
+  --explain                        after the first round, print what clients
+                                   exchange, keep and reset
 
 the federation:
-  --trainer.strategy.communication_interval N   iterations of a client's turn
-  --trainer.strategy.cohort_size N              clients of a round
-  --data.data CLASS, --data.partition CLASS     data set, and who has what
-  --local_only, --centralised                   the controls, in own folders
+  --trainer.strategy.communication_interval N   iterations per client turn
+  --trainer.strategy.cohort_size N              clients per round
+  --data.data CLASS, --data.partition CLASS     data set and partition
+  --local_only, --centralised                   controls, in their own folders
 
 the scores:
   --trainer.callbacks.every_n_rounds N          rounds between evaluations
-  --trainer.callbacks.num_images N              generated images of each
+  --trainer.callbacks.num_images N              generated images each time
   --trainer.callbacks.scores '[fid, kid]'       and .embeddings '[pixels]'
 
-to look:
+to inspect:
   --print_config                   every setting of the recipe, with defaults
-  --model.help CLASS               settings of a class; --data.help likewise
-  --help-all                       every option, of Lightning's Trainer too
+  --model.help CLASS               settings of a class; also --data.help
+  --help-all                       every option, Lightning's Trainer included
 """
 COLUMNS = 120  # wider lines are hard to read
 MEANING = (
-    "Times are for two CPU cores. FID-all is the last checkpoint's, beside that of held-out real images; each embedding"
-    " and number of images has a scale of its own."
+    "Times are for two CPU cores. FID-all is the last checkpoint's, beside that of held-out real images; compare values"
+    " only at the same embedding and number of images."
 )
 
 
@@ -62,7 +62,7 @@ def fit(arguments: Sequence[str]) -> int:
     given = with_recipe(arguments)
     if not given_recipes(given) and not given:
         print(
-            "fedgen fit: error: give a recipe: its name, of those that `fedgen recipes` lists, or its path",
+            "fedgen fit: error: give a recipe by name (`fedgen recipes` lists them) or by path",
             file=sys.stderr,
         )
         return 2
@@ -82,9 +82,9 @@ def fit(arguments: Sequence[str]) -> int:
 
 
 def list_recipes() -> None:
-    """Lists the recipes that are found by name with what they train, time and score; `fedgen fit NAME` runs one.
+    """Lists recipes by name, with what each trains, its time and its score; `fedgen fit NAME` runs one.
 
-    They are those in a folder `recipes` here, and the package's own.
+    Recipes come from the folder `recipes` here and from the package.
     """
     from fedgen.progress import make_console
 
@@ -94,6 +94,6 @@ def list_recipes() -> None:
         words = fill(describe(path), room, initial_indent="  ", subsequent_indent="  ")
         lines = [f"{name}  {time_and_score(path)}".rstrip(), words]
         console.print("\n".join(filter(None, lines)), markup=False, highlight=False, soft_wrap=True)
-    none = "no recipes here, and none came with the package; give `fedgen fit` the path of one"
+    none = "no recipes here or in the package; give `fedgen fit` a recipe's path"
     ending = f"\n{fill(MEANING, room)}" if found else fill(none, room)
     console.print(ending, markup=False, highlight=False, soft_wrap=True)

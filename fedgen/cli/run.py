@@ -23,9 +23,9 @@ usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
        fedgen evaluate --generated PATH --reference PATH [--option VALUE ...]
        fedgen evaluate RUN EMBEDDING[,EMBEDDING ...] [--option VALUE ...]
 
-1. Score anybody's images, each set a folder or an .npz file: against clients
-   (each client's score, avg, all, worst), or against one set as torch-fidelity
-   or clean-fid do. 2. Score a run's checkpoints again, in another embedding.
+1. Score any images (folders or .npz files): against clients (each client's
+   score, avg, all, worst), or against one reference, as torch-fidelity and
+   clean-fid do. 2. Score a run's checkpoints again, e.g. in another embedding.
 
 examples:
   fedgen evaluate --generated ours --clients hospitals/*
@@ -39,29 +39,29 @@ both:
   --preset NAME            a score with its own embedding: fid, kid, fd-dinov2,
                            cmmd, is, fcd; with --reference torch-fidelity or
                            clean-fid
-  --weights FILE           a local file of the embedding's weights
-  --cache DIR              keeps features; --device NAME, e.g. cuda
+  --weights FILE           local file with the embedding's weights
+  --cache DIR              where to cache features; --device NAME, e.g. cuda
 
-of anybody's images:
+images:
   --embedding NAME         efficientnet-lite0 with --clients
-  --resize N, --recursive  images to N x N; those in subfolders, too
+  --resize N, --recursive  resize images to N x N; include subfolders
   --output FILE            scores as JSON; --overwrite replaces it
 
-of a run:
-  --num_images N           generated images a split (10000)
-  --rounds N,N             which checkpoints (all)
+runs:
+  --num_images N           generated images per split (10000)
+  --rounds N,N             checkpoints to score (all)
   --matrix                 each client's own model on each client's images
-  --model M --data D       of a run trained in Python: my_module:make_model
+  --model M --data D       for a run trained in Python: my_module:make_model
 
-fedgen evaluate --help-all has every option of both.
+fedgen evaluate --help-all lists every option of both.
 """
 EMBEDDINGS = (
-    "one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or with"
-    " options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset"
+    "names or class paths, comma-separated: inception-v3-compat,my_package.MyEmbedding; or with options:"
+    " '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; omit with --preset"
 )
 REPORT = (
-    "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
-    " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
+    "Write one HTML page that works offline: conclusions, scores over rounds with errors and floors, clients, samples,"
+    " logged values, settings. docs/report.md explains it."
 )
 
 
@@ -84,31 +84,31 @@ def evaluate_checkpoints(
     model: str | None = None,
     data: str | None = None,
 ) -> None:
-    """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
+    """Scores a run's checkpoints again, e.g. in another embedding, and adds the scores to the run's.
 
     Args:
         run: the run folder.
-        scores: names with commas between (fid,kid by default), or with options as '[fid, {name: precision, k: 3}]'; an
-            unknown name, such as '?', is answered with all that there are.
-        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd, is or fcd; several with commas between.
-        aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
-        client_weights: of clients in avg and all: by their number of images, or equal.
-        num_images: generated images a split.
-        rounds: of the checkpoints, with commas between, e.g. 39,79; all by default.
-        weights: a local file with the weights of the one embedding.
-        cache: folder that keeps the real images' features.
-        device: where to sample and embed, e.g. cuda.
-        sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores stand
-            beside those of its usual ones.
-        controls: also score real images in a generator's place: those of participating clients alone, and those that
-            were trained on; for a run with clients that never train.
-        matrix: in place of the usual scores, those of each client's own model on each client's images, of one
-            checkpoint (the last by default); for runs with personal tensors or --local_only.
-        fine_tune: also score what each scored client makes of the model in so many iterations on its own training
-            images, with other clients' in the table of gaps; likewise.
-        model: for a run trained in Python, which keeps no recipe: my_module:make_model or train.py:make_model, a model,
-            a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
-        data: likewise its FederatedDataModule, my_module:make_data.
+        scores: comma-separated names (fid,kid by default), or with options: '[fid, {name: precision, k: 3}]'; an
+            unknown name, such as '?', lists all.
+        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd, is or fcd; or several, comma-separated.
+        aggregates: comma-separated aggregates beside avg, all and worst, e.g. power-2,var,pct95.
+        client_weights: weights of clients in avg and all: by number of images, or equal.
+        num_images: generated images per split.
+        rounds: comma-separated rounds of the checkpoints to score, e.g. 39,79; all by default.
+        weights: local file with the embedding's weights; needs exactly one embedding.
+        cache: folder for cached features of real images.
+        device: device for sampling and embedding, e.g. cuda.
+        sampling: changed sampling settings of the model, e.g. '{"solver": "ddpm", "steps": 1000}'; these scores are
+            stored beside those with the usual settings.
+        controls: also score real images in place of generated ones: those of participating clients, and the training
+            images; for a run with clients that never train.
+        matrix: score only each client's own model on each client's images, at one checkpoint (the last by default);
+            for runs with personal tensors or --local_only.
+        fine_tune: also score each client's images after this many iterations of the model on that client's training
+            images; for a run with clients that never train, the table of gaps shows these scores too.
+        model: for a run trained in Python, without a recipe: my_module:make_model or train.py:make_model, a model, a
+            function without arguments that returns one, or a class whose checkpoints store its arguments.
+        data: its FederatedDataModule in the same way: my_module:make_data.
     """
     # options that do not go together, and a folder without a recipe, are errors before Lightning is loaded
     from fedgen.evaluation.panels import require_device
@@ -120,7 +120,7 @@ def evaluate_checkpoints(
     options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
     require_device(device)
     if matrix and (fine_tune is not None or controls or len(chosen or ()) > 1):
-        raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")
+        raise ValueError("--matrix scores one checkpoint: give --rounds one round, and omit --fine_tune and --controls")
     if model is None and data is None:
         read_recipe(run / RECIPE)
     from fedgen.embeddings import FeatureCache
@@ -185,7 +185,7 @@ def model_and_clients(
     from fedgen.evaluation.runs.rebuild import rebuild, rebuild_given
 
     if (model is None) != (data is None):
-        raise ValueError("--model and --data go together: both are needed of a run trained in Python")
+        raise ValueError("--model and --data go together: a run trained in Python needs both")
     module, clients = rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
     change_sampling(module, sampling)
     return module.to(device), clients
@@ -203,10 +203,10 @@ def _scores_and_networks(
     asked = None if given is None else choose_scores(given)
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
-        raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
+        raise ValueError("give an embedding, or a --preset, which has its own")
     if scores is not None and not named and not unembedded:
         own = ", ".join(presets)
-        raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
+        raise ValueError(f"preset {own} has its own score; omit --scores, or name an embedding for them")
     networks = [*map(str, named), *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
     if weights is not None and len(networks) != 1:
         raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
@@ -235,16 +235,16 @@ def select_checkpoint(
     Args:
         run: the run folder.
         by: the column, e.g. fid_avg, precision_all, report/pixels/kid_avg; kid_all by default, or fid_all without KID.
-        against: a second column: list where it and the first disagree, in place of avg and all of every score.
-        kind: of scores, where the run has some of several numbers of images, weights or seeds, e.g. '50 images'.
-        race: draw further images for the checkpoints that may be the best alone, until one is left with this
+        against: a second column: list where it disagrees with the first, instead of avg with all for every score.
+        kind: which scores to use if they differ in number of images, weights or seed, e.g. '50 images'.
+        race: draw more images for only those checkpoints that may be the best, until one is left with this
             probability, e.g. 0.95; by kid or fidc.
-        width: end the race when those that are left differ by at most this.
-        most: images of a checkpoint in a race.
-        quote: score the chosen checkpoint on so many fresh images, which had no part in its choice.
-        device: where to sample and embed for these two, e.g. cuda.
-        model: for these two and a run trained in Python: my_module:make_model, as `fedgen evaluate` has it.
-        data: likewise.
+        width: end the race when the remaining checkpoints differ by at most this.
+        most: largest number of images per checkpoint in a race.
+        quote: score the chosen checkpoint on this many fresh images, which played no part in the choice.
+        device: device for sampling and embedding under --race and --quote, e.g. cuda.
+        model: for --race and --quote of a run trained in Python: my_module:make_model, as in `fedgen evaluate`.
+        data: its FederatedDataModule in the same way: my_module:make_data.
     """
     from fedgen.evaluation.marks import say_directions
     from fedgen.evaluation.records import by_column
@@ -306,8 +306,8 @@ def _measuring(
     made, split = evaluator.embeddings[0].fingerprint(), evaluator.splits[0].name
     if made != record.embedding_fingerprint or split != record.split:
         raise ValueError(
-            f"further images are scored on split {split!r} in {record.embedding} as it is now ({made}), and the scores"
-            f" of {run.folder} are on {record.split!r} in that of {record.embedding_fingerprint}: choose another --by"
+            f"new images would be scored on split {split!r} in {record.embedding} with weights {made}, but the scores"
+            f" of {run.folder} are on {record.split!r} with {record.embedding_fingerprint}: choose another --by"
         )
     return module, evaluator
 
@@ -358,7 +358,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
         parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
     if ASK_ALL in arguments:
-        print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
+        print(f"Two forms.\n\n1. Any images, without a run:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
     settings = parser.parse_args(with_flags(evaluate_checkpoints, arguments))
     evaluate_checkpoints(**vars(parser.instantiate(settings)))
@@ -379,24 +379,24 @@ def audit_models(
     model: str | None = None,
     data: str | None = None,
 ) -> None:
-    """Attacks a run's models by membership inference: how well does one tell each client's training images from others?
+    """Attacks a run's models by membership inference: can it tell each client's training images from held-out ones?
 
     Prints a table with 95 % intervals, and writes membership.json into the run folder.
 
     Args:
         run: the run folder.
-        rounds: of the checkpoints, with commas between; the last one by default.
-        signal: what the attack looks at; by default a GAN's critic, else the model's own loss, its likelihood, or
-            distances to generated images: the first that the model has.
-        draws: of the noise of losses.
-        pairs: the most training images of a client, and as many others; all by default.
-        nearest: also draw the generated images that are nearest to training images, nearest.png.
-        embedding: of distances; efficientnet-lite0 by default, identity for points.
-        num_images: generated images, for distances.
-        cache: folder that keeps the training images' features, for --nearest.
-        device: where the model computes, e.g. cuda.
-        model: of a run trained in Python: my_module:make_model, as for `fedgen evaluate`.
-        data: likewise its FederatedDataModule, my_module:make_data.
+        rounds: comma-separated rounds of the checkpoints to attack; the last one by default.
+        signal: what the attack uses; by default the first that the model has: a GAN's critic, the model's own loss, its
+            likelihood, distances to generated images.
+        draws: draws of noise per loss.
+        pairs: most training images of a client, with as many held-out ones; all by default.
+        nearest: also write nearest.png, the generated images that are nearest to training images.
+        embedding: embedding for distances; efficientnet-lite0 by default, identity for points.
+        num_images: number of generated images, for distances.
+        cache: folder for cached features of training images, for --nearest.
+        device: device for the model, e.g. cuda.
+        model: for a run trained in Python: my_module:make_model, as in `fedgen evaluate`.
+        data: its FederatedDataModule in the same way: my_module:make_data.
     """
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST, RECIPE, read_recipe
@@ -434,15 +434,15 @@ def report(arguments: Sequence[str]) -> int:
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page; report.html in the one run's folder, or in this one for several runs, by default",
+        help="the page; by default report.html in the run's folder, or here for several runs",
     )
     parser.add_argument(
         "--over_time",
         type=Path,
         metavar="FILE",
-        help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
+        help="also plot scores over simulated seconds, as PNG; for runs with speeds (docs/asynchronous.md)",
     )
-    parser.add_argument("--column", metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default")
+    parser.add_argument("--column", metavar="NAME", help="the score to plot; by default kid_all, else fid_all")
     settings = parser.parse_args(list(arguments))
     from fedgen.reports.page import write_report
 

@@ -35,72 +35,72 @@ def build_parser() -> ArgumentParser:
     add = parser.add_argument
     add("--generated", required=True, metavar="PATH", help="the generated set")
     add("--clients", nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
-    add("--reference", metavar="PATH", help="one set in place of clients")
+    add("--reference", metavar="PATH", help="one reference set instead of clients")
     add(
         "--scores",
         metavar="NAMES",
-        help="names with commas between (fid,kid by default, fid where a set is statistics), or with options as"
-        " '[fid, {name: precision, k: 3}]'; an unknown name, such as '?', is answered with all that there are",
+        help="comma-separated names (fid,kid by default, fid if a set is statistics), or with options:"
+        " '[fid, {name: precision, k: 3}]'; an unknown name, such as '?', lists all",
     )
     add(
         "--aggregates",
         default="",
         metavar="NAMES",
-        help="power means beside avg, all and worst, e.g. power-2, which leans towards badly served clients",
+        help="power means beside avg, all and worst, e.g. power-2, which gives badly served clients more weight",
     )
     add(
         "--client_weights",
         choices=["examples", "uniform"],
         default="examples",
-        help="of clients in avg and all: by their number of images, or equal",
+        help="weights of clients in avg and all: by number of images, or equal",
     )
-    add("--counts", nargs="+", default=[], metavar="NAME=N", help="numbers of images of statistics that do not say")
+    add("--counts", nargs="+", default=[], metavar="NAME=N", help="image counts of statistics that do not store them")
     add(
         "--preset",
         choices=[*NAMES, *get_args(Peer)],
-        help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is, fcd), in place of"
-        " --embedding and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
+        help="with --clients: a score with its own embedding (fid, kid, fd-dinov2, cmmd, is, fcd), instead of"
+        " --embedding and --scores; with --reference: the tool to match (torch-fidelity by default, or clean-fid)",
     )
     add(
         "--kid_subset_size",
         type=PositiveInt | None,
-        help=f"with --reference: images of each of torch-fidelity's 100 subsets ({SUBSET_SIZE} by default)",
+        help=f"with --reference: images in each of torch-fidelity's 100 subsets ({SUBSET_SIZE} by default)",
     )
     add(
         "--embedding",
         metavar="NAME",
-        help="with --clients efficientnet-lite0 by default, whose weights come with the kit; with --reference"
-        " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
+        help="with --clients: efficientnet-lite0 by default, with weights included; with --reference:"
+        " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once (offline: --weights)",
     )
-    add("--weights", metavar="FILE", help="a local file of the embedding's weights")
-    add("--device", default="cpu", help="where to embed, e.g. cuda")
+    add("--weights", metavar="FILE", help="local file with the embedding's weights")
+    add("--device", default="cpu", help="device for embedding, e.g. cuda")
     add(
         "--optimised_on",
         default="",
         metavar="NAMES",
-        help="embeddings that a loss of the generator's training used, with commas between: their scores are marked",
+        help="comma-separated embeddings that a loss of the generator's training used; their scores are marked",
     )
-    add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
-    add("--cache", metavar="DIR", help="keeps features of images, found by the files' bytes")
+    add("--batch_size", type=PositiveInt, default=64, help="images to read and embed at once")
+    add("--cache", metavar="DIR", help="folder for cached features, keyed by the files' bytes")
     add(
         "--resize",
         type=PositiveInt | None,
         metavar="N",
-        help="fit every image to N x N when it is read (bicubic, antialiased, centre); without it the sizes of one set"
-        " must agree, except under clean-fid",
+        help="fit every image to N x N (bicubic, antialiased, centre); without it all images of a set need one size,"
+        " except with clean-fid",
     )
-    add("--recursive", action="store_true", help="images in subfolders count, too (under clean-fid always)")
-    add("--skip_unreadable", action="store_true", help="leave out files that cannot be read, and record which")
+    add("--recursive", action="store_true", help="include images in subfolders (always with clean-fid)")
+    add("--skip_unreadable", action="store_true", help="leave out unreadable files, and record which")
     add(
         "--output",
         metavar="PATH",
-        help="scores and settings as JSON: a file that ends in .json, or a folder for it; by default"
-        f" {OUTPUT} with --clients, beside a figure of the same name ending in .png, and {REFERENCE_OUTPUT} with"
+        help="scores and settings as JSON: a file that ends in .json, or a folder; by default"
+        f" {OUTPUT} with --clients, with a .png figure of the same name, and {REFERENCE_OUTPUT} with"
         " --reference",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
-    add("--save_statistics", metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
-    add("--save_features", metavar="DIR", help="features of every set of images")
+    add("--save_statistics", metavar="DIR", help="folder for mu and sigma of every set, in pytorch-fid's format")
+    add("--save_features", metavar="DIR", help="folder for features of every set of images")
     return parser
 
 
@@ -150,13 +150,13 @@ def _targets(settings: Any) -> list[Path]:
     if settings.clients and (settings.preset in get_args(Peer) or settings.kid_subset_size):
         raise ValueError("--preset torch-fidelity or clean-fid, and --kid_subset_size, are for --reference")
     if settings.reference and settings.preset in NAMES:
-        raise ValueError(f"--preset {settings.preset} is for --clients, of which there may be one")
+        raise ValueError(f"--preset {settings.preset} needs --clients; one client is enough")
     if settings.reference and settings.aggregates:
         raise ValueError("--aggregates are means over --clients; one --reference has none")
     if settings.preset == "clean-fid" and settings.kid_subset_size:
         raise ValueError("--kid_subset_size is for torch-fidelity's kid; clean-fid draws its subsets without a seed")
     if settings.save_statistics and settings.save_statistics == settings.save_features:
-        raise ValueError("--save_statistics and --save_features name their files alike; give two folders")
+        raise ValueError("--save_statistics and --save_features use the same file names; give two folders")
     if settings.output.suffix == ".png" or settings.output.is_dir():
         raise ValueError(f"--output {settings.output} must be a file for JSON, e.g. scores.json")
     targets = [settings.output, *([settings.output.with_suffix(".png")] if settings.clients else [])]
@@ -171,7 +171,7 @@ def _check_folders(settings: Any, evaluation: "StoredEvaluation") -> None:
     place = settings.output.parent.resolve()
     for path in [stored.path for stored in evaluation.sets if stored.path.is_dir() and settings.clients]:
         if place == path.resolve() or (settings.recursive and path.resolve() in place.parents):
-            raise ValueError(f"--output {settings.output} lies among the images of {path}, and so would its figure")
+            raise ValueError(f"--output {settings.output} lies among the images of {path}; choose another folder")
     for folder in (settings.output.parent, settings.save_statistics, settings.save_features):
         if folder is not None:
             require_writable(folder)
@@ -180,7 +180,7 @@ def _check_folders(settings: Any, evaluation: "StoredEvaluation") -> None:
 def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
     existing = next((path for path in paths if path.exists()), None)
     if existing is not None and not overwrite:
-        raise ValueError(f"{existing} is there already; choose another place, or --overwrite it")
+        raise ValueError(f"{existing} exists; choose another place, or pass --overwrite")
 
 
 def _evaluation(settings: Any) -> "StoredEvaluation":
@@ -232,7 +232,7 @@ def rounds_in(text: str | None) -> list[int] | None:
         return None
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
-        raise ValueError(f"--rounds {text!r}: give rounds with commas between, e.g. 39,79")
+        raise ValueError(f"--rounds {text!r}: give comma-separated rounds, e.g. 39,79")
     return list(map(int, words))
 
 
@@ -244,7 +244,7 @@ def scores_in(text: str) -> list[Any]:
 def embeddings_in(text: str | None) -> list[Any]:
     """The embeddings of a text: names or class paths with commas between, or a list in YAML, with options."""
     example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
-    return _listed(text, f"embeddings are names with commas between, or {example}")
+    return _listed(text, f"embeddings are comma-separated names, or {example}")
 
 
 def _listed(text: str | None, expected: str) -> list[Any]:
@@ -283,7 +283,7 @@ def _report(evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]", co
         for reason in evaluation.skipped[:LISTED]:
             console.print(f"  {reason}", soft_wrap=True)
         if len(evaluation.skipped) > LISTED:
-            console.print(f"  and {len(evaluation.skipped) - LISTED} more, which the JSON file lists")
+            console.print(f"  and {len(evaluation.skipped) - LISTED} more, listed in the JSON file")
 
 
 def _write_scores(settings: Any, evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]") -> Path:

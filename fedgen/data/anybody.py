@@ -57,7 +57,7 @@ def check_one(data: Any, what: str = "data") -> None:
     """Raise a TypeError that says what is expected, or a ValueError without items, unless data are of one source."""
     if isinstance(data, IterableDataset):
         raise TypeError(
-            f"{what} is an IterableDataset ({type(data).__name__}), whose items have no positions to deal to clients;"
+            f"{what} is an IterableDataset ({type(data).__name__}), whose items have no positions to assign to clients;"
             " give a map-style Dataset, with __getitem__ and __len__"
         )
     if isinstance(data, type):

@@ -338,7 +338,7 @@ def read_molecules(path: Path, most: int | None = None) -> list[str]:
 def _family(text: str, chem: Any) -> str:
     molecule = chem.MolFromSmiles(text)
     if molecule is None:
-        raise ValueError(f"{text[:80]!r} is no molecule in SMILES; {MOLSETS}")
+        raise ValueError(f"{text[:80]!r} is not a molecule in SMILES; {MOLSETS}")
     kinds: Counter[str] = Counter()
     for ring in molecule.GetRingInfo().AtomRings():
         atoms = [molecule.GetAtomWithIdx(place) for place in ring]

@@ -87,7 +87,7 @@ class ChemNet(TextEmbedding):
             return text
         molecule = self._rdkit.MolFromSmiles(text)
         if molecule is None or not text:
-            raise ValueError(f"{text[:80]!r} is no molecule in SMILES; leave it out")
+            raise ValueError(f"{text[:80]!r} is not a molecule in SMILES; leave it out")
         return str(self._rdkit.MolToSmiles(molecule))
 
 

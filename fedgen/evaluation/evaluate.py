@@ -49,7 +49,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Scores generators against clients: sampled once a split, embedded once an embedding, one pass for all clients.
+    """Scores generators against clients: samples once per split, embeds once per embedding, one pass for all clients.
 
     Everything is checked when it is made; the clients' images are embedded on first use. Where a client has too few
     images for a score, that is an error in the first split; in another the score is left out there with a warning.
@@ -61,17 +61,17 @@ class Evaluator:
             one to select by.
         embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
-        num_images: generated images a split.
+        num_images: generated images per split.
         scores: measured on each of the embeddings: names, {"name": ..., options}, or definitions. A name is that of a
             class in `fedgen.scores`, whose docstring has its options and what it needs, or a class path: of
             a `ScoreDefinition` of your own, or of a torchmetrics class with its arguments as options. Data without
             images have "loss" and torchmetrics classes alone.
-        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
-            know no weights: all of precision, recall, density and coverage counts every image once.
+        weights: "examples" (n_i / n), "uniform", or one number per client, for both avg and all; except that neighbours
+            have no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
         cache: keeps the real images' features on disk.
         batch_size: images embedded at once.
-        device: where to embed; where each embedding lies by default.
+        device: where to embed; by default each embedding's own.
         chunk: images sampled at once.
         aggregates: beside avg, all and worst: power means, e.g. ("power-2",), not of scores that may be negative; and
             of the clients' distribution, "unweighted" (mean), "var", "pct95", "pct75", "pct50", "pct25" and "pct5",

@@ -215,8 +215,8 @@ class ClientMatrix:
     Args:
         score: its name, such as "fid".
         split: the images', such as "train".
-        embedding: in which images are compared.
-        reference: the images in words.
+        embedding: the embedding that images are compared in.
+        reference: description of the images.
         models: the clients whose models stand in the rows.
         clients: the clients whose images stand in the columns.
         values: float64 [M, K].

@@ -233,7 +233,7 @@ def check_embedding(choice: ScoreChoice, embedding: str, kind: str = "images", t
         )
     if choice.needs == "prompts" and not takes_texts:
         raise ValueError(
-            f"score {choice.name} compares images with texts, of which embedding {embedding} has no features: use"
+            f"score {choice.name} compares images with texts, which embedding {embedding} cannot embed: use"
             " a CLIP with its text encoder, transformers/openai/clip-vit-base-patch16 or a folder of save_pretrained"
         )
 

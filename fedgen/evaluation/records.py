@@ -123,9 +123,9 @@ def _places(number: float, digits: int) -> int:
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"
 CONTROLS = {  # of three-way splits
-    FLOOR: "images of all clients that are not scored, in a generator's place",
-    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
-    MEMORISER: "the very images of part_train, in a generator's place",
+    FLOOR: "unscored images of all clients, scored as if generated",
+    PARTICIPANTS: "unscored images of participating clients, scored as if generated",
+    MEMORISER: "the images of part_train themselves, scored as if generated",
 }
 FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
@@ -165,10 +165,10 @@ class ScoreRecord:
         per_client: the clients' scores, in avg records only.
         per_client_errors: standard errors of those.
         client_names: their names, in the same records.
-        note: what else a reader must know, e.g. "mixture of local models".
+        note: further remarks, e.g. "mixture of local models".
         higher_is_better: whether a better model has a larger value; by the score's name if None, as in old files.
         score_settings: the score's options that are not its defaults, e.g. {"k": 3}.
-        error_over_clients: standard error of avg and all where the clients stand for others that might have been there;
+        error_over_clients: standard error of avg and all if the clients are a sample of a larger population;
             None if it was not computed.
         sampling: how the model sampled, beside its weights, e.g. {"solver": "dpm-solver++", "steps": 25}.
         real_influences: of some of the clients' images, the same for all checkpoints, float32 [p]; see
@@ -254,7 +254,7 @@ class ScoreRecord:
 
     @property
     def noun(self) -> str:
-        """What was scored, as `reference` ends: "images", "texts", "points"."""
+        """The kind of samples that were scored, as `reference` ends: "images", "texts", "points"."""
         found = re.search(r"\d ([a-z]+)$", self.reference)
         return found[1] if found else "images"
 

@@ -113,7 +113,7 @@ def check_clients_of(
     for choice in choices:
         if not choice.definition.knows_weights and 0 in shares:
             raise ValueError(
-                f"{names[shares.index(0)]} has weight 0, but {choice.name} asks for neighbours, which know no weights;"
+                f"{names[shares.index(0)]} has weight 0, but {choice.name} uses neighbours, which have no weights;"
                 " leave the client out"
             )
 

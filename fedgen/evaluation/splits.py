@@ -77,7 +77,7 @@ class Split:
         for client, count in zip(names, self.counts):
             if count < LEAST:
                 raise ValueError(
-                    f"client {client!r} has {count} image(s) in split {self.name!r} and a score needs {LEAST}: give"
+                    f"client {client!r} has {count} image(s) in split {self.name!r} but a score needs {LEAST}: give"
                     f" a partition by owner min_examples={LEAST} or more, the data module a smaller held_out, or take"
                     " another partition"
                 )

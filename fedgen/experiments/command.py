@@ -14,10 +14,10 @@ from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 def usage(columns: int) -> str:
     width = max(map(len, EXPERIMENTS)) + 2
     lines = ["usage: fedgen reproduce NAME [--option VALUE ...]"]
-    lines.append("Run an experiment: a table, results.json, a figure. Run again, it goes on.")
+    lines.append("Print a table, write results.json and a figure. To resume, repeat the command.")
     for name, (_, text) in EXPERIMENTS.items():
         lines.append(f"  {name:<{width}}{shorten(text, columns - width - 2, placeholder=' ...')}")
-    return "\n".join([*lines, "--help-all has whole lines; fedgen reproduce NAME --help explains one."])
+    return "\n".join([*lines, "--help-all shows whole lines; fedgen reproduce NAME --help explains one."])
 
 
 def reproduce(arguments: Sequence[str]) -> int:

@@ -68,14 +68,14 @@ class FedAvgStrategy(OneOrManyProcesses):
     `training_step` of the unchanged module, automatic or manual optimisation) and sends its weights back; after the
     last turn the module holds the server's new model, and all that Lightning does at the end of an epoch sees it.
 
-    A turn is isolated: what it changes is exchanged, personal or reset, and to what runs in it Lightning's words mean
-    what they mean in an ordinary fit of one client. A client whose turn fails is left out of the round. Several
-    processes share a round's clients. Checkpoints hold whole rounds. `docs/state-in-turns.md` and
-    `docs/concepts.md` say all of this at length: rules, words, draws, the server's optimizers, hooks, clients left out.
+    A turn is isolated: what it changes is exchanged, personal or reset, and within it Lightning's terms mean what they
+    mean in an ordinary fit on one client. A client whose turn fails is left out of the round. Several processes share a
+    round's clients. Checkpoints hold whole rounds. `docs/state-in-turns.md` and `docs/concepts.md` explain the details:
+    rules, terms, draws, the server's optimizers, hooks, clients left out.
 
     Args:
         communication_interval: local iterations per client and round (the papers use 160).
-        cohort_size: clients a round, drawn uniformly; None takes all.
+        cohort_size: clients per round, drawn uniformly; None takes all.
         client_weights: "examples" weighs a client by its training examples (n_i / n), "uniform" equally.
         server_optimizer: makes the server's optimizer from a list of parameters, e.g. `FedAdam` or
             `lambda p: torch.optim.SGD(p, lr=1.0)`; None takes the average as it is (FedAvg).
@@ -83,40 +83,40 @@ class FedAvgStrategy(OneOrManyProcesses):
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
             without any exchange. Evaluations score clients with what they keep.
-        rules: what becomes of state by shell patterns of dotted names, e.g. {"queue*": "personal", "ema.*": "mean"}:
+        rules: how state is treated, by shell patterns of dotted names, e.g. {"queue*": "personal", "ema.*": "mean"}:
             "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see
             `fedgen.federated.client_state.exchange`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
-            `NormClipping` against clients that send bad updates, `QFedAvg` for losses that are more alike.
+            `NormClipping` against bad updates, `QFedAvg` for more equal losses.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)`, `Scaffold()` or `Ditto()`; none by default.
-        client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
-            `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
-            optimizer steps, so what `LearningRateMonitor` shows is without it; "client_lr_factor" is logged.
-        server_schedule: likewise on the server optimizer's; without one the server goes the factor's part of the way
-            to the average. "server_lr_factor" is logged.
-        seed: None takes what `seed_everything` was given, else 0.
+        client_schedule: a factor per round on the learning rates of the clients' optimizers, e.g.
+            `ExponentialDecay(0.5, rounds=100)`; the module's own schedules still apply. It acts within optimizer steps,
+            so `LearningRateMonitor` does not show it; "client_lr_factor" is logged.
+        server_schedule: the same for the server optimizer; without one the server moves by this factor towards the
+            average. "server_lr_factor" is logged.
+        seed: None takes the seed of `seed_everything`, else 0.
         batch_idx: what a `training_step` receives: its iteration of the "round" (from 0, as in an epoch of Lightning),
             or of the "client" since training began, as before version 0.2.
         checkpoint_io: `AtomicCheckpointIO` by default.
-        compression: of what clients' turns added to the parameters, on its way to the server, e.g. `QSGD(bits=8)`;
-            None sends it whole. See `fedgen.federated.compression`.
-        sampler: draws the cohorts in place of the uniform draw, e.g. `SizeSampler()` or
+        compression: compresses clients' updates on the way to the server, e.g. `QSGD(bits=8)`; None sends them whole.
+            See `fedgen.federated.compression`.
+        sampler: draws the cohorts, instead of the uniform draw, e.g. `SizeSampler()` or
             `AvailabilitySampler("trace.csv")` of `fedgen.clients.samplers`.
-        speeds: of clients, for a simulated clock: a round lasts as long as its slowest client's turn and messages, and
-            "simulated_seconds" since the start are logged. `FedBuffStrategy` does not wait for slow clients.
-        vectorised_turns: trains small clients at once, `VectorisedTurns()`; None takes turns one by one.
+        speeds: clients' speeds for a simulated clock: a round lasts as long as its slowest client's turn and messages,
+            and "simulated_seconds" since the start are logged. `FedBuffStrategy` does not wait for slow clients.
+        vectorised_turns: `VectorisedTurns()` trains small clients at once; None trains clients one by one.
         kwargs: as for `DDPStrategy`.
 
     Raises:
         ValueError: for settings out of range.
         MisconfigurationException: for Trainer settings that would cut rounds.
-        RuntimeError: when a round loses every client, from the first client's error. An error in the user's own code
-            that all of them met is raised itself, with a note.
-        LostRankError: when another process has ended; a checkpoint goes on on those that are left.
+        RuntimeError: when a round loses every client, from the first client's error. If all clients meet the same error
+            in the user's own code, that error is raised, with a note.
+        LostRankError: when another process has ended; the remaining ones can resume from a checkpoint.
 
     Examples:
         >>> from fedgen import FedAvgStrategy
-        >>> strategy = FedAvgStrategy(communication_interval=20, cohort_size=5)  # of Trainer(strategy=...)
+        >>> strategy = FedAvgStrategy(communication_interval=20, cohort_size=5)  # for Trainer(strategy=...)
         >>> strategy.communication_interval, strategy.cohort_size
         (20, 5)
     """

@@ -1,13 +1,13 @@
-"""A score of generated images against clients who keep their images: questions to all of them, and answers that add.
+"""A score of generated images against clients who keep their images: the server asks all and sums their answers.
 
 A server sends every client the features x of a batch. Client i answers with w_i D_i(x) and w_i dD_i / dx of its own
 score D_i, and the server sees the sum of the answers alone, from which it goes backwards through its embedding and its
 generator. For MMD^2 the gradient of sum_i lambda_i D_i is that of the score to the clients' mixture sum_i lambda_i P_i:
-the two differ by a number of the real images (`scores.kernel.mmd`), so "avg" and "all" make one loss.
+the two differ by a constant of the real images (`scores.kernel.mmd`), so "avg" and "all" are the same loss.
 
 A server of real clients puts its own `Clients` in place of the simulated ones, as `fedgen.flower` does. Sums can be
 masked by secure aggregation; here nothing is masked. This is not differential privacy: nothing bounds what sums over
-few clients say of their images when they are asked about many batches.
+few clients reveal of their images over many batches.
 """
 
 import copy
@@ -91,15 +91,15 @@ def term(loss: Callable[[Tensor], Tensor], features: Tensor, needed: bool = True
 
 
 class DistributedLoss(FeatureLoss):
-    """A score against clients who keep their images, exact at every step: they are asked about every batch.
+    """A score against clients who keep their images, exact at every step: clients answer for every batch.
 
     Value and gradient are those of the mean of the clients' scores with their weights. For MMD^2 the gradient is that
     of the score to their pool as well; for FID it is not, so only `FastFIDLoss(aggregate="avg")` is taken. In a
-    simulation `set_references` makes the clients of their features; others are given by `connect`.
+    simulation `set_references` makes the clients from their features; real clients are given by `connect`.
 
     Args:
-        loss: the score, which remembers nothing of past batches; MMD2Loss() if None.
-        precision: of the numbers that are sent, torch.float64 or torch.float32.
+        loss: the score, without memory of past batches; MMD2Loss() if None.
+        precision: of the numbers sent, torch.float64 or torch.float32.
 
     Examples:
         >>> import torch

@@ -148,7 +148,7 @@ class AdaptiveWeight(Weight):
 
     Args:
         strength: a factor on the ratio, at least 0; the paper halves it for SAGAN.
-        decay: of both running means, a step, in [0, 1); 0 is the present step alone.
+        decay: of both running means, per step, in [0, 1); 0 uses the present step alone.
         floor: the least magnitude of the adversarial loss that counts, at least 0.
 
     Examples:
@@ -194,22 +194,22 @@ class EmbeddedLoss(nn.Module):
     A `GAN` takes it among its `generator_losses` and sets the clients' training images when fitting starts; outside one
     call `set_references` once and then the loss itself on images.
 
-    With several embeddings each one's score is divided by a running mean of its own magnitude before they are averaged,
-    so that none outweighs the others by its scale. Scores measured under an embedding that was trained on prove little:
-    they are marked as `optimised_on`.
+    With several embeddings each score is divided by a running mean of its own magnitude before averaging, so that none
+    outweighs the others by its scale. Scores in an embedding that a loss used prove little: they are marked as
+    `optimised_on`.
 
     Args:
         loss: the score, e.g. `FastFIDLoss()`; each embedding gets a copy.
         embeddings: names, embeddings, or options of `load_embedding` with the key "name", each once.
-        weight: the factor of the loss beside the adversarial one, a number or e.g. `AdaptiveWeight()`.
+        weight: factor of this loss beside the adversarial one: a number, or e.g. `AdaptiveWeight()`.
         client_weights: the clients' weights, shared by avg and all.
-        separate: whether a GAN makes further images for this loss, in a second backward pass, instead of using those
+        separate: whether a GAN makes separate images for this loss, in a second backward pass, instead of using those
             that the critic sees.
         num_images: images of that second pass; as many as the critic sees by default.
         chunk: images made and embedded at once. In a second pass the gradient is cached (see `gradient_cache`) so that
             memory holds one chunk, the generator included; in a joint pass it bounds the embedding's memory, with
             `checkpointing`.
-        checkpointing: whether the embedding's activations are computed again in the backward pass instead of kept.
+        checkpointing: whether to recompute the embedding's activations in the backward pass instead of keeping them.
         cache: folder that keeps the real images' features.
 
     Examples:

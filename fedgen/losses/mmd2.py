@@ -35,8 +35,8 @@ class MMD2Loss(FeatureLoss):
     """MMD^2 of generated features [m, D] to the clients' images, with its gradient in closed form.
 
     The value is that of `KernelReference.score`. Its U-statistic is unbiased at any m, so this loss keeps no population
-    of past batches; it may be negative. "avg" and "all" differ by a number of the references alone, so they have one
-    gradient: both are there for their values.
+    of past batches; it may be negative. "avg" and "all" differ by a constant of the references, so they have the same
+    gradient; both exist for their values.
 
     A call costs two products of [m, D] with [D, n] and little beside, in memory for some blocks of [m, D].
 
@@ -47,7 +47,7 @@ class MMD2Loss(FeatureLoss):
 
     Args:
         kernel: PolynomialKernel() (that of KID) if None.
-        estimator: "u" (needs two images a batch) or "v" (the empirical distributions' own, biased upwards).
+        estimator: "u" (needs two images per batch) or "v" (of the empirical distributions, biased upwards).
         aggregate: see `FeatureLoss`; under "own" a turn costs the client's own references alone.
         constant: whether the value includes A. Without it the value is the score minus a number that is the same for
             every generator and often far from zero; the gradient is the same, and `set_references` saves A's pass over

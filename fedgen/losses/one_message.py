@@ -229,18 +229,18 @@ class SketchedMMD2Loss(MMD2Loss):
 
 
 class OneMessageLoss(FeatureLoss):
-    """A score against summable references that clients send once; the server then goes on without them.
+    """A score against summable references that clients send once; the server then trains without asking again.
 
     MMD^2 has its within-batch term exactly and that with the clients approximately: the value is about the mean of the
     clients' scores, the gradient about that to their pool. FID to the pool is exact. In a simulation `set_references`
-    makes the clients of their features; others are given by `connect`.
+    makes the clients from their features; real clients are given by `connect`.
 
     Args:
         loss: `MMD2Loss` or `FastFIDLoss`, which may remember past batches; MMD2Loss() if None. Its aggregate for MMD^2
             does not matter.
         summary: what clients send. For FID `PooledMoments()`; for MMD^2 `Sketches()`, or `Nystrom()`, which needs
             `set_public` first and is the default for other kernels than KID's.
-        precision: of the numbers that are sent, torch.float64 or torch.float32.
+        precision: of the numbers sent, torch.float64 or torch.float32.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Metrics of features as torchmetrics has them: exact states on any device, and right merges, syncs and resets."""
+"""Metrics of features as torchmetrics classes: exact states on any device, correct merges, syncs and resets."""
 
 import hashlib
 import json
@@ -100,7 +100,7 @@ class FeatureMetric(Metric):
         self._seen |= {side: self._unseen(side) for side in forgotten if not self._seen[side].told}
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Adds another metric's images, or those of its `metric_state`, behind one's own."""
+        """Appends another metric's images, or those of its `metric_state`, to this metric's."""
         states = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
         if not isinstance(states, Mapping) or set(states) != set(self._defaults):
             found = sorted(states) if isinstance(states, Mapping) else type(states).__name__
@@ -148,7 +148,7 @@ class FeatureMetric(Metric):
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:
-        """The metric itself, unchanged: fewer digits would be another score."""
+        """The metric itself, unchanged: lower precision would change the score."""
         return self
 
     @contextmanager
@@ -160,7 +160,7 @@ class FeatureMetric(Metric):
         should_unsync: bool = True,
         distributed_available: Callable | None = None,
     ) -> Iterator[None]:
-        """Sync as torchmetrics does, but give a rank its own states back also when `compute` raises."""
+        """Sync as torchmetrics does, and restore a rank's own states even if `compute` raises."""
         self.sync(dist_sync_fn, process_group, should_sync, distributed_available)
         try:
             yield

@@ -140,18 +140,18 @@ class MomentStates:
 class FrechetDistance(TwoSides, MomentMetric):
     """Fréchet distance between real and generated images, a scalar in float64.
 
-    The value of `fedgen.scores.frechet_distance`, however the images came in batches: within 1e-10 of that from all
-    features at once where covariances are well-conditioned, wherever their means lie. It equals
+    The value of `fedgen.scores.frechet_distance`, for any batches: within 1e-10 of the value from all features at once
+    if covariances are well-conditioned, wherever the means lie. It equals
     torchmetrics' `FrechetInceptionDistance` on the same features (theirs resizes with antialiasing unless told
     otherwise).
 
     Args:
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        embedding: None, if `update` takes features [N, D]; else an argument of `fedgen.load_embedding`.
         dim: D; by default the embedding's, or that of the first images.
-        ddof: divisor n - ddof of the covariances; 1 as peers print it.
-        bias: "plug-in" as peers print it, or "corrected" for few images, which need r + 2 images in r directions: see
+        ddof: divisor n - ddof of the covariances; 1 as in other packages.
+        bias: "plug-in" as in other packages, or "corrected" for few images, with r + 2 images in r directions: see
             `fedgen.scores.frechet_distance`. Images must be different ones.
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
+        normalize: whether images are floats in [0, 1], not uint8 or floats in [-1, 1].
         reset_real_features: whether `reset` forgets the real images too.
         kwargs: those of `torchmetrics.Metric`.
 
@@ -199,15 +199,15 @@ def images_needed(ddof: float) -> int:
 class FederatedFrechetDistance(ManyClients, MomentMetric):
     """FID of one generated set to K clients: their mean, the FID to their pool, the worst and each.
 
-    The values of `fedgen.FrechetReference`, however the images came in batches: within 1e-10 of those from all features
-    at once where covariances are well-conditioned, wherever their means lie.
+    The values of `fedgen.FrechetReference`, for any batches: within 1e-10 of those from all features at once if
+    covariances are well-conditioned, wherever the means lie.
 
     Under Lightning, `self.log("fid_all", metric)` in `validation_step` computes before `on_validation_epoch_end`: add
     generated images no later than in the last step, say in `on_validation_epoch_start`. Or log at the epoch's end.
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: likewise dim, ddof, normalize, reset_real_features, bias and kwargs, as for `FrechetDistance`.
+        embedding: as for `FrechetDistance`; so are dim, ddof, normalize, reset_real_features, bias and kwargs.
         aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
             several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
             Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by

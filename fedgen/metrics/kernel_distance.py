@@ -69,11 +69,11 @@ class StoredFeatureMetric(FeatureMetric):
 class KernelDistance(TwoSides, StoredFeatureMetric):
     """MMD^2 between real and generated images, a scalar in float64.
 
-    The value of `fedgen.scores.mmd2`, to the bit, however the images came in batches: of all images, where
-    torchmetrics' `KernelInceptionDistance` draws random subsets.
+    The value of `fedgen.scores.mmd2`, to the bit, for any batches. It uses all images; torchmetrics'
+    `KernelInceptionDistance` draws random subsets.
 
     Args:
-        embedding: likewise dim, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
+        embedding: as for `FrechetDistance`; so are dim, normalize, reset_real_features and kwargs.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
 
@@ -116,11 +116,11 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
 class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
     """KID of one generated set to K clients: their mean, the KID to their pool, the worst and each.
 
-    The values of `fedgen.KernelReference` on the clients' features, to the bit, however the images came in batches.
+    The values of `fedgen.KernelReference` on the clients' features, to the bit, for any batches.
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: likewise dim, weights, normalize, reset_real_features and kwargs, as for `FederatedFrechetDistance`.
+        embedding: as for `FederatedFrechetDistance`; so are dim, weights, normalize, reset_real_features and kwargs.
         aggregate: what `compute` gives, as for `FederatedFrechetDistance`; keys begin with "kid_". Powers need scores
             that are not negative: estimator "v".
         kernel: `PolynomialKernel()`, that of KID, if None.

@@ -91,21 +91,21 @@ def read_given(text: str) -> Any:
 
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} is no recipe: it has no settings such as trainer, model and data")
+        raise ValueError(f"{path} is not a recipe: it has no settings such as trainer, model and data")
     for key in settings:
         if str(key).partition(".")[0] not in (*PARTS, *WRITTEN, *INCLUDED):
             hint = nearest(str(key), PARTS)
             raise ValueError(f"{path}: Option {str(key)!r} is not accepted{hint}; a recipe has {', '.join(PARTS)}")
     check_lost(path, settings)
     for key in _empty(settings):
-        raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or leave the line out")
+        raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or remove the line")
     return settings
 
 
 def suggest_recipe(name: str) -> str:
     """Return what to say of a recipe that is not there: "; did you mean ...?", or how recipes are given."""
     close = nearest(name.removesuffix(".yaml"), list(known_recipes()))
-    return f"{close or '; give the path of one, such as my_recipe.yaml'} (fedgen recipes lists those there are)"
+    return f"{close or '; give a path, such as my_recipe.yaml'} (`fedgen recipes` lists the names)"
 
 
 def describe(path: Path) -> str:
@@ -149,8 +149,8 @@ def check_lost(path: Any, settings: Any) -> None:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str) and one.startswith(UNABLE):
                 raise ValueError(
-                    f"{path}: {key} is {one!r}: the release that wrote this file had no text for the value; write its"
-                    " class_path and init_args there by hand (of a number, the number), or leave the line out"
+                    f"{path}: {key} is {one!r}: the release that wrote this file could not store the value; replace it"
+                    " by its class_path and init_args (or its number), or remove the line"
                 )
 
 

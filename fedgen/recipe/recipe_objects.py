@@ -105,7 +105,7 @@ def _check_nulls(named: Callable[..., Any], options: dict[str, Any]) -> None:
         if argument is not None and argument.default is not None and _refuses_none(argument.annotation):
             expected = inspect.formatannotation(argument.annotation)
             raise ValueError(
-                f"{name} of {named.__qualname__} is empty (null); give it a value ({expected}), or leave the line out"
+                f"{name} of {named.__qualname__} is empty (null); give it a value ({expected}), or remove the line"
             )
 
 
@@ -278,7 +278,7 @@ def _null_as_text(keys: Sequence[str]) -> str:
     text = f"{{{last}: null}}"
     for key in reversed(outer):
         text = f"{{{key}: {text}}}" if key == "trainer" else f"{{{key}: {{init_args: {text}}}}}"
-    return f"an option so deep reads null as a word; write it in the recipe, or give --config '{text}' behind it"
+    return f"an option this deep reads null as a word; write it in the recipe, or append --config '{text}'"
 
 
 def _unsaid(given: str) -> str:
@@ -292,8 +292,8 @@ def _unsaid(given: str) -> str:
         return ""
     assert match is not None
     return (
-        f"{match[1]} is a function that does not say what it returns; write def {found.__name__}(...) ->"
-        " torch.utils.data.Dataset, or what else it makes"
+        f"{match[1]} is a function without a return annotation; write def {found.__name__}(...) ->"
+        " torch.utils.data.Dataset, or the type that it returns"
     )
 
 

@@ -102,7 +102,7 @@ def verdict(
     group = load_influences(Path(run), columns[name])
     among, within = best_in_words(group, name)
     number = len(columns[name])
-    best_by = f"the best of {number} by" if number > 1 else "the one that was scored:"
+    best_by = f"the best of {number} by" if number > 1 else "the only one scored:"
     rounds = sorted({record.round or 0 for group in columns.values() for record in group})
     scored = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     parts = {
@@ -164,7 +164,7 @@ def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[st
         how = "These scores cannot tell which is better: one of the orders may be chance."
         sure = [{pair.better_by_first, pair.better_by_second} for pair in comparison.pairs if pair.holds]
         if {first.round, second.round} in sure:
-            how = "Both orders hold with 95 %, so the choice of the aggregate decides."
+            how = "Both orders hold with 95 % confidence, so the choice of aggregate decides."
         both = f"{names[0]} prefers round {first.round} ({avg}), {names[1]} round {second.round} ({of_all})"
         lines = [f"{both}. {how}"]
     return [*lines, f"{say_pairs(comparison)}."] if comparison.checkpoints > 2 else lines
@@ -189,9 +189,9 @@ def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | N
         return []
     found = winner([one.badness - floor.badness for one in group], errors + floor.generated_error**2)
     start = f"By {name}, round {group[found.place].round} is"
-    real = f"real {floor.noun} in its place have {say_value(floor)}"
+    real = f"real {floor.noun} score {say_value(floor)}"
     if found.low <= 0 <= found.high:
-        return [f"{start} at the floor: {real} (the floor), and the difference may be chance."]
+        return [f"{start} at the floor: {real}, and the difference may be chance."]
     near, far = sorted((abs(found.low), abs(found.high)))
     how = "worse" if found.low > 0 else "better"
     return [f"{start} {say_interval(near, far)} {how} than the floor (95 %): {real}."]
@@ -203,8 +203,8 @@ def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) ->
     names = (name for name in names if not best[name].score.startswith(UNBIASED))
     rough = grouped(names, lambda name: (floors[name].num_generated, best[name].num_generated))
     return [
-        f"The floor of {', '.join(names)} is of {real:,} {floors[names[0]].noun} and the model of {made:,}: the"
-        " distance to it is rough."
+        f"The floor of {', '.join(names)} uses {real:,} {floors[names[0]].noun} and the model {made:,}: the distance"
+        " between them is approximate."
         for (real, made), names in rough.items()
         if real != made
     ]
@@ -219,9 +219,9 @@ def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[st
         if not (one.split in HELD_OUT and is_same and own):
             continue
         if one.round == own.round:
-            lines.append(f"{_value(name, own)}, the best by these {own.noun}, too.")
+            lines.append(f"{_value(name, own)}, also the best on these {own.noun}.")
         else:
-            how = "which may be chance" if own in best_records(columns[name]) else "and that is no chance (95 %)"
+            how = "which may be chance" if own in best_records(columns[name]) else "beyond chance (95 %)"
             lines.append(
                 f"On held-out {own.noun} round {one.round} is the best ({_value(name, one)}), not round {own.round}"
                 f" ({_value(name, own)}), {how}."
@@ -236,19 +236,17 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
     if record is None or not any(map(math.isfinite, record.per_client)):
         return []
     floor, sign = floors_of(records).get(record.column), -1 if record.higher_is_better else 1
-    values, errors = (
-        np.array(record.per_client),
-        np.array(record.per_client_errors or [math.nan] * len(record.per_client)),
-    )
+    values = np.array(record.per_client)
+    errors = np.array(record.per_client_errors or [math.nan] * len(values))
     beside = ""
     if floor is not None and floor.client_names == record.client_names and np.isfinite(floor.per_client).all():
-        values, beside = values - floor.per_client, f", less that of real {floor.noun}"
+        values, beside = values - floor.per_client, f", minus the score of real {floor.noun}"
         errors = np.hypot(errors, floor.per_client_errors or math.nan)
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
     worst, best = (_leading(record.client_names, values, errors, side) for side in (-badness, badness))
     if not (worst and best):
-        return [f"{start}, no client is surely served worst."]
+        return [f"{start}, no client is clearly served worst."]
     return [f"{start}, {worst} is served worst and {best} best."]
 
 
@@ -262,7 +260,7 @@ def _leading(names: Sequence[str], values: Floats, errors: Floats, badness: Floa
         return ""
     name = shorten(names[place], 60) if names else f"client {place}"
     who = name if name.startswith("client ") else f"client {name!r}"
-    also = "" if others < 1 else " or another one" if others == 1 else f" or one of {others} others"
+    also = "" if others < 1 else " or one other" if others == 1 else f" or one of {others} others"
     return f"{who} ({say_number(values[place], errors[place])}){also}"
 
 
@@ -274,7 +272,7 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
             within = interval(record)
             ends = "" if within is None else f" (95 %: {say_interval(*within)})"
             if within is not None and within[0] <= 0 <= within[1]:
-                ends += "; it cannot be told from none"
+                ends += "; it may be zero"
             lines.append(
                 f"{gap_title(record.split).capitalize()} of {record.score}: {say_number(record.value, digits=3)}{ends}."
             )
@@ -286,7 +284,7 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     few = [part for record in models for part in record.note.split("; ") if any(x in part for x in FEW)]
     lines = [f"{part}." for part in few[:1]]
     if any(mark_of(record) for record in models):
-        lines.append("Scores marked * or (*) are in the embedding of a training loss and prove little.")
+        lines.append("Scores marked * or (*) use the embedding of a training loss and prove little.")
     return lines
 
 
@@ -300,7 +298,7 @@ def _controls(columns: ByColumn, names: Columns, controls: Controls, arm: str) -
     last, others = columns[name][-1], list[str]()
     lasts = {other: own[name][-1] for other, records in controls.items() if name in (own := by_column(records, names))}
     for words, other in lasts.items():
-        how = "not told apart" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
+        how = "no clear difference" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
         rounds = "" if other.round == last.round else f" after round {other.round}"
         others.append(f"{words} {say_value(other)}{rounds}, {how}")
     return [f"Last checkpoints by {name}: {ARMS[arm]} {say_value(last)}; {'; '.join(others)}."] if others else []
@@ -323,7 +321,7 @@ def next_steps(
     if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
         command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
-        steps[command] = f"goes on: {name} was still improving when training ended"
+        steps[command] = f"continues: {name} was still improving when training ended"
     embeddings = {record.embedding for record in records if record.split not in HELD_OUT}
     if has_recipe and len(embeddings) == 1 and not embeddings & {"identity", ""}:  # of images alone
         other = "pixels" if embeddings != {"pixels"} else "efficientnet-lite0-32"

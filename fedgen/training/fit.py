@@ -124,13 +124,13 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--ckpt_path",
             type=str | None,
-            help="checkpoint to go on from; the run's last by default, 'previous' for the one before it",
+            help="checkpoint to resume from; the run's last by default, 'previous' for the one before it",
         )
         parser.add_argument("--threads", type=int | None, help="CPU threads; one is fastest for tiny networks")
         parser.add_argument(
             "--explain",
             action="store_true",
-            help="prints after the first round what clients exchange, keep and reset, and trains on",
+            help="print what clients exchange, keep and reset, after the first round",
         )
 
     previous = "--ckpt_path previous"  # how the checkpoint before the last is asked for
@@ -143,7 +143,7 @@ class FedgenCLI(LightningCLI):
         config = self.config
         if config.threads is not None:
             if config.threads < 1:
-                raise ValueError(f"threads={config.threads}: a number of CPU threads, 1 or more")
+                raise ValueError(f"threads={config.threads}: expected 1 or more CPU threads")
             torch.set_num_threads(config.threads)
         if config.trainer.default_root_dir is None:
             names = [Path(str(path)).stem for path in config.get("config") or []]
@@ -193,8 +193,8 @@ class FedgenCLI(LightningCLI):
                 raise
             here = " and ".join(["cpu", *(["gpu"] if torch.cuda.is_available() else [])])
             raise MisconfigurationException(
-                f"accelerator {settings.accelerator!r} cannot be used here, where there is {here}: pass"
-                " --trainer.accelerator cpu, or run where there is one, with a PyTorch that is built for it"
+                f"accelerator {settings.accelerator!r} is not available here, only {here}: pass --trainer.accelerator"
+                " cpu, or use a machine that has one, with a PyTorch built for it"
             ) from error
 
 
@@ -205,8 +205,8 @@ def train(cli: FedgenCLI) -> None:
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     if cli.config.explain and not isinstance(trainer.strategy, FedAvgStrategy):
         raise ValueError(
-            "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
-            f" {type(trainer.strategy).__name__}; leave it out"
+            "--explain shows what FedAvgStrategy does with a module's state, but this run uses"
+            f" {type(trainer.strategy).__name__}; omit it"
         )
     folder = require_writable(trainer.default_root_dir)
     last, scored = folder_of(RoundCheckpoint, trainer) / LAST, folder_of(FederatedEvaluation, trainer)
@@ -255,7 +255,7 @@ def check_progress(trainer: Trainer, before: int) -> None:
     limits = [f"{name}={value}" for name, (value, none) in settings.items() if value not in none]
     limits += ["trainer.max_time"] if any(isinstance(one, Timer) for one in trainer.callbacks) else []
     raise ValueError(
-        f"no score was made, because no round was trained to its end; look at {', '.join(limits) or 'the lines above'}"
+        f"nothing was scored, because no round was completed; check {', '.join(limits) or 'the lines above'}"
     )
 
 
@@ -264,7 +264,7 @@ def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> 
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
     except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished
-        console.print(f"Interrupted; the same command goes on {resumes_at(last)}.")
+        console.print(f"Interrupted; the same command resumes {resumes_at(last)}.")
         raise SystemExit(143 if isinstance(end, SIGTERMException) else 130) from end
 
 
@@ -282,7 +282,7 @@ def apply_control(config: Any) -> None:
         raise ValueError("--local_only and --centralised are two controls; give one of them")
     strategy = config.trainer.strategy  # a name, or jsonargparse's Namespace with a class path
     if not str(getattr(strategy, "class_path", strategy)).endswith("FedAvgStrategy"):
-        raise ValueError("--local_only and --centralised turn a recipe with FedAvgStrategy into its control")
+        raise ValueError("--local_only and --centralised need a recipe with FedAvgStrategy")
     if config.local_only:
         local = strategy.init_args
         local.personal, local.optimizer_state, local.server_optimizer = ["*"], "keep", None
@@ -333,7 +333,7 @@ def check_recipe(folder: Path, settings: dict[str, Any], scored: Path, last: Pat
         return
     stored = read_yaml(path)
     if not isinstance(stored, dict):
-        raise ValueError(f"{path} is no recipe of a run; remove it, or choose another --trainer.default_root_dir")
+        raise ValueError(f"{path} is not a run's recipe; remove it, or choose another --trainer.default_root_dir")
     before, now = (flatten(canonical(recipe)) for recipe in (stored, settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
     if changed and has_results(stored, folder, scored, last):
@@ -392,8 +392,8 @@ LOCK = ".run.lock"
 UNWRITABLE = {
     errno.ENOSPC: "no space left for {}; free some",
     errno.EDQUOT: "the quota is used up for {}; free some space",
-    errno.EFBIG: "a file is larger than allowed for {}; raise the limit (ulimit -f), or take another file system",
-    errno.EROFS: "{} can only be read now; make it writable",
+    errno.EFBIG: "a file is larger than allowed for {}; raise the limit (ulimit -f), or use another file system",
+    errno.EROFS: "{} is now read-only; make it writable",
 }
 
 
@@ -406,9 +406,7 @@ def starting_point(asked: str | None, last: Path) -> Path | None:
     if last.exists():
         return last
     if asked == "last":
-        raise FileNotFoundError(
-            f"{last} does not exist, so there is nothing to go on from; leave ckpt_path out to start"
-        )
+        raise FileNotFoundError(f"{last} does not exist, so there is nothing to resume; omit ckpt_path to start")
     return None
 
 
@@ -416,15 +414,15 @@ def progress_of(path: Any) -> tuple[int, bool]:
     """Return how many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there."""
     saved = read_checkpoint(path)
     if "loops" not in saved:
-        raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
+        raise ValueError(f"{path} holds a model without training progress, so it cannot be resumed")
     try:
         states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
         stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
         done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
+        raise ValueError(f"{path} has lost its training progress ({error!r}) and cannot be resumed") from error
     if not is_count(done):
-        raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
+        raise ValueError(f"{path} has {done!r} rounds behind it, so it cannot be resumed")
     return done, stopped
 
 
@@ -438,9 +436,9 @@ def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bo
         if path != last:
             raise
         try:
-            remedy = f"{previous} goes on from {previous_checkpoint(last.parent).name}, the one before it"
+            remedy = f"{previous} resumes from {previous_checkpoint(last.parent).name}, the one before it"
         except FileNotFoundError:
-            remedy = f"no checkpoint before it is left: remove {last.parent} to train again"
+            remedy = f"no earlier checkpoint is left: remove {last.parent} to train again"
         raise ValueError(f"{error}; {remedy}") from error
 
 
@@ -458,7 +456,7 @@ def resumes_at(last: Path) -> str:
     try:
         done, _ = progress_of(last)
     except ValueError:  # damaged, and the run that went on from the one before it has not replaced it yet
-        return "where it went on this time"
+        return "where this run resumed"
     return f"after {say_round(done - 1)}" if done else "from the start"
 
 
@@ -480,7 +478,7 @@ def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
             raise
         inside = error.filename is None or Path(error.filename).resolve().is_relative_to(folder.resolve())
         what = UNWRITABLE[error.errno].format(folder if inside else error.filename)
-        raise OSError(f"{what}, and the same command goes on {resumes_at(last)}") from error
+        raise OSError(f"{what}, and the same command resumes {resumes_at(last)}") from error
     finally:
         threading.excepthook = shown
 
@@ -504,7 +502,7 @@ def _lock(path: Path) -> int:
         except BlockingIOError as error:
             os.close(descriptor)
             raise BlockingIOError(
-                f"another run is at work in {path.parent}; wait for it, or choose another --trainer.default_root_dir"
+                f"another run is active in {path.parent}; wait for it, or choose another --trainer.default_root_dir"
             ) from error
         except OSError:  # not every network file system has locks
             return descriptor

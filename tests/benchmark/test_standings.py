@@ -102,7 +102,7 @@ def test_the_table_shows_numbers_intervals_and_costs(tmp_path, capsys, monkeypat
             ["run", "tiny", "--cells", "digits/by-class/wgan-gp/fedavgg"],
             "did you mean 'digits/by-class/wgan-gp/fedavg'",
         ),
-        (["run", "tiny", "--parallel", "0"], "--parallel 0: give 1 or more trainings at once"),
+        (["run", "tiny", "--parallel", "0"], "--parallel 0: expected 1 or more"),
         (["run", "tiny", "--entry", "torch.nn.Linear"], "--entry torch.nn.Linear: give a class"),
         (["run", "tiny", "--entry", "nowhere.Mine"], "there is no module 'nowhere'"),
         (["table", "nowhere"], "nowhere has no entries; give a folder"),

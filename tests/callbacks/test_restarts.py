@@ -82,7 +82,7 @@ def test_scores_that_going_back_removes_are_told(tmp_path, caplog):
     fit(tmp_path, 6)
     with caplog.at_level("INFO"):
         fit(tmp_path, 4, ckpt_path=tmp_path / checkpoint_name(1))
-    assert "scores of rounds 3, 5 are removed, as training goes on from round 2" in caplog.text
+    assert "scores of rounds 3, 5 are removed: training resumes from round 2" in caplog.text
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_table_is_printed_and_the_numbers_are_kept(run, capsys):
     [
         ([], "is of a run trained in Python, which keeps no recipe"),
         ([*GIVEN, "--rounds", "5,1,7"], "no checkpoint of rounds [5, 7]"),
-        ([*GIVEN, "--rounds", "-1"], "--rounds '-1': give rounds with commas between"),
+        ([*GIVEN, "--rounds", "-1"], "--rounds '-1': give comma-separated rounds"),
         ([*GIVEN, "--signal", "critic"], "Placed has no signal 'critic'"),
         ([*GIVEN, "--device", "nowhere"], "device 'nowhere' cannot be used here"),
         ([*GIVEN, "--draws", "0"], "draws=0: give at least 1"),

@@ -91,7 +91,7 @@ def test_measuring_by_what_dealt_the_images_is_remarked(capsys):
         "init_args": {"num_clients": 3, "embedding": "pixels", "components": 8},
     }
     assert look(write(semantic), "--embedding", "pixels", "--num_images", 200, "--controls", 0) == 0
-    assert "Semantic dealt images by pixels, and pixels sees what it looked at" in words(capsys)
+    assert "Semantic assigned images by pixels, the same network as pixels" in words(capsys)
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_fine_tuning_is_deployed_with_the_scores_that_clients_answer_for(tmp_pat
     app = tmp_path / "app"
     assert main(["deploy", str(ROOT / "recipes" / "mmd2_fashion_mnist.yaml"), str(app), "--clients", "12"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "left out, as clients would have to show images or features: recall, coverage" in said
+    assert "left out, because clients would have to send images or features: recall, coverage" in said
     recipe = yaml.safe_load((app / "federation" / "recipe.yaml").read_text())
     assert recipe["trainer"]["strategy"] == "auto"
     assert recipe["trainer"]["callbacks"][0]["init_args"]["scores"] == ["fid", "kid"]
@@ -129,10 +129,10 @@ def test_an_evaluation_of_nothing_that_clients_answer_for_is_left_out(tmp_path, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--clients", "3"], "clients=3, and the recipe's rounds draw cohort_size=5: pass --clients 5 or more, or set"),
+        (["--clients", "3"], "clients=3 is below the recipe's cohort_size=5: pass --clients 5 or more, or set"),
         (
             ["--clients", "7", "--export", "images"],
-            "clients=7, and --export writes the 10 clients of .*leave --clients",
+            "clients=7, but --export writes the 10 clients of .*omit --clients",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_recipe_that_cannot_be_deployed_is_refused_before_anything_is_written(
 def test_mistakes_have_one_message_each(tmp_path, capsys):
     app = str(tmp_path / "app")
     assert main(["deploy", str(tmp_path / "none.yaml"), app]) == 2
-    assert "none.yaml; give the path of one" in capsys.readouterr().err
+    assert "none.yaml; give a path" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Digits"]) == 2
     assert "Digits reads no folder" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Nothing"]) == 2
@@ -210,7 +210,7 @@ def test_data_of_ones_own_are_kept_without_what_nodes_say_and_modules_go_along(o
         recipe["data"]["init_args"]["evaluation_data"] = {**data, "init_args": {"root": "/all", "noise": 0.0}}
 
     assert main(["deploy", str(changed(own, change)), "app"]) == 0
-    said = "taken along, for the server and all clients: own_scans.py, own_networks/__init__.py, own_networks/deep/"
+    said = "included for the server and all clients: own_scans.py, own_networks/__init__.py, own_networks/deep/"
     assert said in " ".join(capsys.readouterr().out.split())
     assert Path("app/own_scans.py").read_text() == OWN
     assert Path("app/own_networks/deep/__init__.py").exists()

@@ -84,7 +84,7 @@ def test_a_form_of_evaluate_with_many_options_has_a_line_of_each(shown):
     assert len(screen.splitlines()) <= 40
     told = set(OPTION.findall(shown("evaluate", "--generated", "a", "--help-all")))
     assert told - {"--help", "--help-all"} == set(OPTION.findall(screen)) - OF_USAGE - {"--help-all"}
-    assert "  --skip_unreadable  leave out files that cannot be read, and record which\n" in screen
+    assert "  --skip_unreadable  leave out unreadable files, and record which\n" in screen
 
 
 def test_a_long_help_is_a_line_an_option(capsys):
@@ -97,7 +97,7 @@ def test_a_long_help_is_a_line_an_option(capsys):
     assert lines[:3] == ["usage: fedgen try [--option VALUE ...]", "", "Tries it."]
     assert lines[4].startswith("  --option_0   number 0 of 100 % long")
     assert lines[4].endswith(" ...")
-    assert lines[-1] == "fedgen try --help-all has all of these texts, with the defaults."
+    assert lines[-1] == "fedgen try --help-all shows the full texts and the defaults."
     assert len(lines) == 30 + 6
     assert max(map(len, lines)) <= 80
     with pytest.raises(SystemExit):

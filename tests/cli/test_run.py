@@ -163,7 +163,7 @@ def three_way_recipe(folder):
 def test_clients_that_never_train_are_scored_from_training_to_selection(work, capsys):
     assert main(["fit", "--config", three_way_recipe(work)]) == 0
     said, run = words(capsys), work / "checkpoints/tiny"
-    assert "fid_all, embedding pixels: 3 clients of either kind" in said
+    assert "fid_all, embedding pixels: 3 clients of each kind" in said
     assert "on unseen clients" in said
     assert "generalisation.png" in said
     assert "pct95" in said
@@ -179,7 +179,7 @@ def test_clients_that_never_train_are_scored_from_training_to_selection(work, ca
     capsys.readouterr()
     before = {(r.round, r.split, r.aggregate): r.value for r in records if r.score == "fid" and r.is_model}
     assert main(["evaluate", str(run), "pixels", "--num_images", "60", "--controls"]) == 0
-    assert "memoriser: the very images of part_train" in words(capsys)
+    assert "memoriser: the images of part_train themselves" in words(capsys)
     again = {(r.round, r.split, r.aggregate): r.value for r in Run(run).records if r.score == "fid" and r.is_model}
     assert again == pytest.approx(before)
 
@@ -242,6 +242,6 @@ def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monke
     assert "model of" not in narrow
     assert "part_train, identity: fid on a client's own images" in narrow
     assert main(["evaluate", "run", "identity", "--matrix", "--rounds", "0,1", *GIVEN]) == 2
-    assert "--matrix is of one checkpoint: give --rounds one" in capsys.readouterr().err
+    assert "--matrix scores one checkpoint: give --rounds one" in capsys.readouterr().err
     assert main(["evaluate", "run", "identity", "--rounds", "last", *GIVEN]) == 2
-    assert "--rounds 'last': give rounds with commas between, e.g. 39,79" in capsys.readouterr().err
+    assert "--rounds 'last': give comma-separated rounds, e.g. 39,79" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_statistics_and_features_are_written_and_scored_again(root, capsys):
 def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
     assert main(["evaluate", "--generated", "data/beta", "--clients", *map(str, client_paths(Path()))]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "the generated set is beta itself, whose score compares images with themselves" in out
+    assert "the generated set is client beta, whose score compares images with themselves" in out
     content = json.loads(Path("scores.json").read_text())
     assert [part["name"] for part in content["sets"]] == ["beta", *COUNTS]
     per_client = dict(zip(COUNTS, content["records"][0]["per_client"]))
@@ -157,9 +157,9 @@ def test_a_preset_is_one_name(root, capsys, clip_weights):
     records = json.loads(Path("scores.json").read_text())["records"]
     assert {(r["score"], r["embedding"]) for r in records} == {("cmmd", "clip-vit-l-14-336px-cmmd-unit")}
     assert evaluate("--reference", "data/alpha", "--preset", "cmmd", "--overwrite") == 2
-    assert "--preset cmmd is for --clients" in capsys.readouterr().err
+    assert "--preset cmmd needs --clients" in capsys.readouterr().err
     assert evaluate(*clients, "--preset", "cmmd", "--embedding", "pixels", "--overwrite") == 2
-    assert "preset cmmd brings its own embedding" in capsys.readouterr().err
+    assert "preset cmmd has its own embedding" in capsys.readouterr().err
 
 
 def test_one_reference_in_place_of_clients(root, capsys):
@@ -188,7 +188,7 @@ def test_scores_of_clients_and_of_a_reference_stand_in_one_folder(root, drawn, c
     Path("report.html").unlink()
     assert main(["report", "."]) == 0  # of the one that is left
     assert evaluate("--reference", "data/beta", "--embedding", "pixels") == 2
-    assert "reference.json is there already; choose another place" in capsys.readouterr().err
+    assert "reference.json exists; choose another place" in capsys.readouterr().err
 
 
 def test_counts_are_given_by_name(root, capsys):
@@ -295,7 +295,7 @@ def test_a_folder_of_clients_suggests_its_folders_and_does_not_advise_to_pool_th
     told = "it has folders such as alpha, which --recursive includes (to score each as a client: --clients data/*)"
     assert told in capsys.readouterr().err
     assert evaluate("--clients", "data", "--embedding", "pixels", "--recursive") == 0
-    assert "data and all below it is one client, so avg and all are one number" in said(capsys)
+    assert "data with its subfolders is one client, so avg and all are equal" in said(capsys)
 
 
 def test_fewer_images_than_features_are_said_beside_the_numbers(root, capsys):

@@ -196,7 +196,7 @@ def test_a_summary_will_do_for_fid_alone():
         (["fid", {"name": "fid", "ddof": 0}], "examples", "score 'fid' is given twice"),
         ([], "examples", "at least one score"),
         ({"name": "recall", "k": 20}, "examples", r"client 1 has 20 image\(s\), and recall needs 21.*k=19 at most"),
-        ("coverage", [1.0, 1.0, 0.0], "client 2 has weight 0, but coverage asks for neighbours"),
+        ("coverage", [1.0, 1.0, 0.0], "client 2 has weight 0, but coverage uses neighbours"),
         ({"name": "w1", "held_out": 0.01}, "examples", "client 0 has 30 images, too few to hold out 0.01"),
     ],
 )

@@ -173,7 +173,7 @@ def test_the_set_of_the_best_is_larger_than_what_lies_within_errors_of_it(tmp_pa
     assert main(["select", str(tmp_path), "--by", "fid_all"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"is among {len(found)} of 13 rounds (0, 1" in shown
-    assert "Round 0 was chosen of 13: with 95 % its score is" in shown
+    assert "Round 0 was chosen from 13: its score is" in shown
 
 
 def test_scores_without_errors_have_no_line_on_the_best(tmp_path, capsys):

@@ -133,7 +133,7 @@ def test_subfolders_count_only_if_asked(tmp_path):
     for path in ("a.png", "inside/b.png", "inside/c.png"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         save_grey(tmp_path / path, 4, 4)
-    with pytest.raises(ValueError, match=r"has 1 image\(s\) and a score needs 2"):
+    with pytest.raises(ValueError, match=r"has 1 image\(s\), but a score needs 2"):
         open_sets([tmp_path], Reading())
     assert open_sets([tmp_path], Reading(recursive=True))[0].count == 3
 
@@ -212,12 +212,12 @@ def test_a_file_with_samples_and_statistics_says_which_were_taken(tmp_path):
     ("arrays", "says"),
     [
         ({"cov": COVARIANCE}, "'cov' is a symmetric matrix"),
-        ({"m": MEAN, "s": FEATURES[:4]}, "'s' is a square matrix beside 'm', and no covariance"),
-        ({"m": MEAN, "s": -COVARIANCE}, "'s' is a square matrix beside 'm', and no covariance"),
-        ({"any": np.eye(4)[np.arange(9) % 4]}, "'any' has one-hot rows, as labels"),
+        ({"m": MEAN, "s": FEATURES[:4]}, "'s' is a square matrix beside 'm', but not a covariance"),
+        ({"m": MEAN, "s": -COVARIANCE}, "'s' is a square matrix beside 'm', but not a covariance"),
+        ({"any": np.eye(4)[np.arange(9) % 4]}, "'any' has one-hot rows, like labels"),
         (
             {"z": FEATURES, "labels": np.arange(9)},
-            "but z float32 [9, 4], labels int64 [9]; of several such arrays, and of latents",
+            "but z float32 [9, 4], labels int64 [9]; if an array holds features, not latents",
         ),
         ({"w_0": FEATURES}, "latents, labels or pixels"),
         ({"y_onehot": FEATURES}, "latents, labels or pixels"),
@@ -228,11 +228,11 @@ def test_a_file_with_samples_and_statistics_says_which_were_taken(tmp_path):
         ),
         (
             {"x": np.zeros((9, 16), np.uint8)},
-            "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
+            "store rows of pixels as x.reshape(N, H, W, C), features as x.astype('float32')",
         ),
         (
             {"features": np.zeros((9, 16), int)},
-            "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
+            "store rows of pixels as x.reshape(N, H, W, C), features as x.astype('float32')",
         ),
         ({"x": np.zeros((9, 4, 4), np.uint8)}, "grey images [N, H, W] need a channel: x[..., None]"),
         (

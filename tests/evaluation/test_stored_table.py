@@ -121,7 +121,7 @@ def test_the_two_kids_are_told_apart(save):
 def test_a_missing_kid_over_subsets_is_explained(save):
     evaluation = PeerEvaluation(save("generated"), save("real", 20))
     shown = " ".join(text(peer_table(evaluation, evaluation.records())).split())
-    assert "torch-fidelity's kid needs 1000 images on both sides and the smaller has 12" in shown
+    assert "torch-fidelity's kid needs 1000 images per set, but the smaller has 12" in shown
     assert "as torch-fidelity prints it" not in shown  # features of nobody knows what
 
 

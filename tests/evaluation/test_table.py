@@ -80,13 +80,13 @@ def test_columns_of_other_splits_and_embeddings_are_explained_where_they_are_pri
     other = [replace(one, embedding="vgg16") for one in RECORDS if one.split == "train"]
     records = [*RECORDS, *(replace(one, split="report") for one in RECORDS), *other]
     said = " ".join(text(inversion_table(records)).split())
-    assert "report/: another sample, against data that neither training nor selection has seen" in said
-    assert "vgg16/: in that embedding, else pixels" in said
+    assert "report/: another sample, against data not used in training or selection" in said
+    assert "vgg16/: in that embedding; others: in pixels" in said
     chosen = " ".join(text(selection_table(records)).split())
     assert "vgg16/: in that embedding" in chosen
     two = " ".join(text(comparison_table(compare(records, "report/fid_avg", "vgg16/kid_all"), records)).split())
     assert "report/: another sample, against data" in two
-    assert "vgg16/: in that embedding, else pixels" in two
+    assert "vgg16/: in that embedding; others: in pixels" in two
     assert "report/" not in chosen  # none of its columns is called so
     assert "else" not in text(inversion_table([one for one in RECORDS if one.split == "train"]))
 

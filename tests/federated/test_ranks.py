@@ -156,7 +156,7 @@ def dies(process):
     said, _ = process.communicate(timeout=300)  # until the last one has closed its end
     assert process.returncode != 0
     assert "LostRankError: another process of this job has ended" in said, said[-3000:]
-    assert "goes on from the last checkpoint, on any number of processes" in said
+    assert "resumes from the last checkpoint, on any number of processes" in said
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_a
     last = tmp_path / "run" / "last.ckpt"
     last.unlink()  # a link to the round's own
     last.write_bytes((tmp_path / "run" / "round=00001.ckpt").read_bytes()[:-1000])
-    remedy = """--run-config 'ckpt-path="previous"' goes on from round=00001.ckpt, the one before it"""
+    remedy = """--run-config 'ckpt-path="previous"' resumes from round=00001.ckpt, the one before it"""
     with pytest.raises(ValueError, match=re.escape(remedy)):
         deploy(settings, images, tmp_path / "run")
     (tmp_path / "run" / "round=00001.ckpt").unlink()

@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 def app_of(here, capsys):
     """The deployed recipe's file."""
     assert main(["deploy", "my_recipe.yaml", "app", "--clients", "3"]) == 0
-    assert "taken along, for the server and all clients: my_kit.py" in capsys.readouterr().out
+    assert "included for the server and all clients: my_kit.py" in capsys.readouterr().out
     assert Path("app/my_kit.py").read_text() == Path("my_kit.py").read_text()
     return here / "app" / "federation" / "recipe.yaml"
 

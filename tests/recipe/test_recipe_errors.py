@@ -129,7 +129,7 @@ def test_a_wrong_key_of_a_recipes_text_is_one_line(capsys):
 )
 def test_arguments_that_are_empty_are_named_by_their_key(tmp_path, capsys, place, key):
     path = changed(tmp_path, place, None)
-    said = f"{path}: {key} is empty; give the class's arguments below it, or leave the line out"
+    said = f"{path}: {key} is empty; give the class's arguments below it, or remove the line"
     assert fails(capsys, path) == f"fedgen: error: {said}"
     if place[0] == "data":
         assert main(["clients", str(path)]) == 2
@@ -186,8 +186,8 @@ def test_recipes_are_found_by_name_and_others_suggested(tmp_path, monkeypatch, c
 def test_a_null_that_an_option_reads_as_a_word_is_told_with_what_works_instead(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = fails(capsys, "--config", "flow_digits", "--model.init_args.network.init_args.num_classes", "null")
-    assert line.startswith("fedgen: error: model.network.num_classes: an option so deep reads null as a word")
-    (instead,) = re.findall("--config '(.*)' behind", line)
+    assert line.startswith("fedgen: error: model.network.num_classes: an option this deep reads null as a word")
+    (instead,) = re.findall("append --config '(.*)'", line)
     assert yaml.safe_load(instead) == {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}
 
 

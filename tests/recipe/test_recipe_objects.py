@@ -180,7 +180,7 @@ def test_a_value_that_an_earlier_release_lost_is_named_with_its_file_and_key(wri
     said = " ".join(capsys.readouterr().err.split())
     key = "data.init_args.data.init_args.transform"
     assert f"run/recipe.yaml: {key} is 'Unable to serialize instance <own_kit.Blur object at 0x7f>'" in said
-    assert "write its class_path and init_args there by hand" in said
+    assert "replace it by its class_path and init_args" in said
 
 
 def test_a_run_whose_class_fails_by_now_says_so_too(write, tmp_path, capsys):

@@ -58,7 +58,8 @@ def share(runs, says):
 def best_rounds(found):
     """The rounds among which the best is, by the sentence."""
     words = re.match(
-        r"With 95 % the best by fid_all is (?:round |among \d of 8 rounds \()([\d, ]*\d)", found["As good"][0]
+        r"With 95 % confidence the best by fid_all is (?:round |among \d of 8 rounds \()([\d, ]*\d)",
+        found["As good"][0],
     )
     assert words, found["As good"]
     return set(words[1].split(", "))
@@ -82,7 +83,7 @@ def test_clear_rounds_are_alone(apart):
     ("topic", "claim"),
     [
         ("Floor", r"(worse|better) than the floor"),
-        ("Held out", r"no chance"),
+        ("Held out", r"beyond chance"),
         ("avg and all", r"[1-9]\d* for sure|Both orders hold"),
         ("Clients", r"client \d \([^)]*\) is served worst"),
         ("New clients", r"\)\.$"),
@@ -107,7 +108,7 @@ def test_what_is_clear_is_said(topic, claim, apart):
 
 def test_a_run_that_does_not_improve_is_seldom_sent_on(alike):
     assert (
-        share(alike, lambda records, found: any("goes on" in words for words in next_steps(records, "R").values()))
+        share(alike, lambda records, found: any("continues" in words for words in next_steps(records, "R").values()))
         <= MOST
     )
 

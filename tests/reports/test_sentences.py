@@ -15,17 +15,20 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     records = make_records(scores=["fid"])
     lines = conclusions(records, "runs/a b")
     # 2 ± 1.98 sqrt(0.2² + 0.2²): real images are the same for the model and the floor
-    above = "By fid_all, round 2 is 1.43 to 2.57 worse than the floor (95 %): real images in its place have 1.00±0.40."
+    above = "By fid_all, round 2 is 1.43 to 2.57 worse than the floor (95 %): real images score 1.00±0.40."
     assert verdict(records, "runs/a b") == {
-        "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; with 95 % its score is 2.60 to 3.40."],
-        "As good": ["With 95 % the best by fid_all is round 2 on these real images, and on others of these clients."],
+        "Take": ["Round 2, the best of 3 by fid_all 3.00±0.40; its score is 2.60 to 3.40 (95 %)."],
+        "As good": [
+            "With 95 % confidence the best by fid_all is round 2 on these real images, and on others from these"
+            " clients."
+        ],
         "Floor": [above],
         "avg and all": [
             "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold with"
-            " 95 %, so the choice of the aggregate decides.",
+            " 95 % confidence, so the choice of aggregate decides.",
             "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure.",
         ],
-        "Clients": ["By fid at round 2, less that of real images, no client is surely served worst."],
+        "Clients": ["By fid at round 2, minus the score of real images, no client is clearly served worst."],
         "Training": ["3 rounds, counted from 0; 3 checkpoints are scored."],
     }
     assert lines[2] == f"Floor: {above}"
@@ -33,7 +36,7 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
         "Next: `fedgen select 'runs/a b' --by fid_all` ranks the checkpoints and prints the best one's path." in lines
     )
     assert any(
-        "--trainer.max_epochs 6` goes on: fid_all was still improving" in line for line in lines
+        "--trainer.max_epochs 6` continues: fid_all was still improving" in line for line in lines
     )  # fid_all fell by 3 in the last round
 
 
@@ -43,7 +46,7 @@ def test_what_errors_cannot_tell_apart_is_said():
     found = verdict(records)
     assert "cannot tell which is better" in found["avg and all"][0]
     assert found["As good"][0].startswith(
-        "With 95 % the best by fid_all is among 3 of 3 rounds (0, 1, 2) on these real"
+        "With 95 % confidence the best by fid_all is among 3 of 3 rounds (0, 1, 2) on these real"
     )
     assert found["Floor"][0].startswith("By fid_all, round 2 is at the floor")
     assert not any("max_epochs" in line for line in lines)
@@ -63,7 +66,7 @@ def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
     stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     assert conclusions(stored) == [
         "Scores: fid_avg 30.00±0.40, fid_all 9.00±0.40, kid_avg 30.00±0.40, kid_all 9.00±0.40.",
-        "Clients: By fid, no client is surely served worst.",
+        "Clients: By fid, no client is clearly served worst.",
     ]
     assert conclusions([]) == ["Scores: No model has been scored yet: there is nothing to choose."]
 
@@ -98,16 +101,16 @@ def test_of_unknown_errors_nothing_is_said_to_be_sure():
 
 
 def test_floors_of_another_number_of_images_are_told_once_for_all_scores():
-    assert not any("rough" in line for line in findings(make_records(num_generated=300)))
+    assert not any("approximate" in line for line in findings(make_records(num_generated=300)))
     records = [replace(one, num_generated=178) if one.is_floor else one for one in make_records(num_generated=300)]
-    told = "The floor of fid_all is of 178 images and the model of 300: the distance to it is rough."
-    assert [line for line in verdict(records)["Floor"] if "rough" in line] == [told]
+    told = "The floor of fid_all uses 178 images and the model 300: the distance between them is approximate."
+    assert [line for line in verdict(records)["Floor"] if "approximate" in line] == [told]
 
 
 def test_a_best_round_on_held_out_images_is_told_where_it_is_another():
     own = run_of([9, 8, 7], [3, 2, 1])
     same = verdict([*own, *run_of([9, 8, 7], [3, 2, 1], split="report")])
-    assert same["Held out"] == ["report/fid_all 1.00±0.10, the best by these images, too."]
+    assert same["Held out"] == ["report/fid_all 1.00±0.10, also the best on these images."]
     assert verdict([*own, *run_of([9, 8, 7], [3, 1.5, 1.6], split="report")])["Held out"] == [
         "On held-out images round 1 is the best (report/fid_all 1.50±0.10), not round 2 (report/fid_all 1.60±0.10),"
         " which may be chance."
@@ -137,7 +140,7 @@ def test_pairs_are_counted_and_one_checkpoint_has_none():
     mixed = verdict(run_of([9, 8, 7.9], [3, 4, 4.1]))["avg and all"]
     assert "fid_avg and fid_all order 3 of 3 pairs of checkpoints differently, 2 for sure." in mixed
     assert findings(run_of([9], [3])) == [
-        "Take: Round 0, the one that was scored: fid_all 3.00±0.10.",
+        "Take: Round 0, the only one scored: fid_all 3.00±0.10.",
         "avg and all: fid_avg 9.00±0.10, fid_all 3.00±0.10.",
         "Training: 1 round, counted from 0; one checkpoint is scored.",
     ]
@@ -148,7 +151,7 @@ def test_a_score_of_the_generated_set_alone_is_one_number():
 
 
 def test_a_score_without_a_pool_is_told_alone():
-    assert verdict(run_of([9, 8], []))["Take"][0].startswith("Round 1, the best of 2 by fid_avg 8.00±0.10; with 95 %")
+    assert verdict(run_of([9, 8], []))["Take"][0].startswith("Round 1, the best of 2 by fid_avg 8.00±0.10; its score")
 
 
 def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
@@ -160,7 +163,7 @@ def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
     told = "Last checkpoints by fid_all: federated 3.20±0.10; local only 0.80±0.10, better."
     assert verdict(own, folder)["Controls"] == [told]
     append_records(tmp_path / "quick-centralised" / "scores.jsonl", run_of([9, 8], [3, 3.1]))
-    assert any(line.endswith("centralised 3.10±0.10, not told apart.") for line in conclusions(own, str(folder)))
+    assert any(line.endswith("centralised 3.10±0.10, no clear difference.") for line in conclusions(own, str(folder)))
     folder.mkdir()
     append_records(folder / "scores.jsonl", own)
     said = verdict(run_of([9, 8], [3, 0.8]), tmp_path / "quick-local_only")["Controls"]
@@ -171,7 +174,7 @@ def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
 def test_controls_are_compared_in_the_column_that_is_chosen_by_in_whichever_embedding(tmp_path):
     records = [*run_of([9, 8], [3, 2]), record("kid", "all", 1.0, 1, embedding="other")]
     assert verdict(records, tmp_path, {"local only": records})["Controls"] == [
-        "Last checkpoints by other/kid_all: federated 1.00±0.10; local only 1.00±0.10, not told apart."
+        "Last checkpoints by other/kid_all: federated 1.00±0.10; local only 1.00±0.10, no clear difference."
     ]
 
 
@@ -192,11 +195,11 @@ def served(values, floors, errors=0.1):
 def test_clients_are_served_worst_beside_their_own_real_images_where_errors_tell():
     # above the floors by 1, 2 and 4: client a has the largest score, and the largest floor
     said = (
-        "By fid at round 0, less that of real images, client 'c' (4.00±0.14) is served worst and client 'a'"
+        "By fid at round 0, minus the score of real images, client 'c' (4.00±0.14) is served worst and client 'a'"
         " (1.00±0.14) best."
     )
     assert served((9.0, 4.0, 6.0), (8.0, 2.0, 2.0)) == said
-    assert "client 'c' (4.00±0.14) is served worst and client 'a' (1.00±0.14) or another one best" in served(
+    assert "client 'c' (4.00±0.14) is served worst and client 'a' (1.00±0.14) or one other best" in served(
         (9.0, 3.0, 6.0), (8.0, 2.0, 2.0)
     )
-    assert "no client is surely served worst" in served((9.0, 4.0, 6.0), (8.0, 2.0, 2.0), errors=5.0)
+    assert "no client is clearly served worst" in served((9.0, 4.0, 6.0), (8.0, 2.0, 2.0), errors=5.0)

@@ -202,7 +202,7 @@ def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training
 @pytest.mark.slow
 def test_explain_is_refused_where_there_are_no_turns(recipe, capsys):
     assert fit(recipe, "--explain", "--centralised") == 2
-    assert "--explain tells what FedAvgStrategy does with a module's state" in capsys.readouterr().err
+    assert "--explain shows what FedAvgStrategy does with a module's state" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_two_runs_at_once_in_one_folder_are_refused_and_what_kills_left_is_remov
     with only_run(require_writable("checkpoints/tiny")):
         assert fit(recipe, *quiet) == 2
     error = capsys.readouterr().err
-    assert "another run is at work in checkpoints/tiny" in error
+    assert "another run is active in checkpoints/tiny" in error
     assert "choose another --trainer.default_root_dir" in error
     assert not Path("checkpoints/tiny/recipe.yaml").exists()
     assert fit(recipe, *quiet) == 0
@@ -413,7 +413,7 @@ def test_a_schedule_over_rounds_that_pooled_training_does_not_have_is_said():
 def test_an_accelerator_that_is_not_there_is_refused_with_what_is(name, recipe, capsys):
     assert main(["fit", "--config", str(recipe), "--trainer.accelerator", name]) == 2
     told = capsys.readouterr().err
-    assert f"accelerator '{name}' cannot be used here, where there is cpu: pass --trainer.accelerator cpu" in told
+    assert f"accelerator '{name}' is not available here, only cpu: pass --trainer.accelerator cpu" in told
     assert len(told.splitlines()) <= 3
 
 
@@ -508,8 +508,8 @@ def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, run, cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give an embedding's name, or --preset"),
-        (["--preset", "cmmd", "--scores", "fid"], "preset cmmd brings its own score"),
+        ([], "give an embedding, or a --preset"),
+        (["--preset", "cmmd", "--scores", "fid"], "preset cmmd has its own score"),
         (["pixels", "--preset", "cmmd", "--weights", "x"], "is for one embedding, got 2: pixels, clip-vit-l-14-336px"),
         (["--preset", "cmd"], "unknown preset 'cmd'"),
         (["pixels", "--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
@@ -587,7 +587,7 @@ def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
 def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
     assert fit(recipe, f"--trainer.{limit}", value) == 2
     error = capsys.readouterr().err
-    assert "no score was made, because no round was trained to its end; look at" in error
+    assert "nothing was scored, because no round was completed; check" in error
     assert f"trainer.{limit}" in error
 
 
@@ -638,7 +638,7 @@ def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, caps
     assert "no checkpoint none.ckpt" in capsys.readouterr().err
     torch.save({"state_dict": {}}, "weights.ckpt")
     assert fit(recipe, "--ckpt_path", "weights.ckpt") == 2
-    assert "weights.ckpt holds a model without its training's progress" in capsys.readouterr().err
+    assert "weights.ckpt holds a model without training progress" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -678,7 +678,7 @@ def test_a_full_disk_says_where_the_run_goes_on(recipe, run, capsys, monkeypatch
     monkeypatch.setattr("fedgen.federated.lightning.checkpoints.torch.save", full)
     assert fit(recipe, "--trainer.max_epochs", "3") == 2
     assert "no space left for checkpoints/tiny" in (error := capsys.readouterr().err)
-    assert "goes on after round 1 (2 done)" in error
+    assert "resumes after round 1 (2 done)" in error
     assert {path.name for path in Path("checkpoints/tiny").glob("*.ckpt")} == {
         "last.ckpt",
         "round=00000.ckpt",
@@ -756,11 +756,11 @@ def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(reci
     rounds, whole, broken = 16, tmp_path / "whole", tmp_path / "broken"
     undisturbed = begin(script, recipe, whole, rounds)
     out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGINT)
-    assert "the same command goes on after round" in out, (status, out[-3000:])
+    assert "the same command resumes after round" in out, (status, out[-3000:])
     assert status == 130
     out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGTERM)
     if "still busy: it is killed" not in out:  # as after eight seconds on a machine with much else to do
-        assert "the same command goes on after round" in out, (status, out[-3000:])
+        assert "the same command resumes after round" in out, (status, out[-3000:])
     assert status == 143
     _, status = stop_in_training(script, recipe, broken, rounds, signal.SIGKILL)
     assert status == -signal.SIGKILL

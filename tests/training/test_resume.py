@@ -99,7 +99,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_a
     message = capsys.readouterr().err
     assert f"{RUN}/last.ckpt is not a file of torch.save" in message
     assert "or it is damaged" in message
-    assert "--ckpt_path previous goes on from round=00002.ckpt, the one before it" in message
+    assert "--ckpt_path previous resumes from round=00002.ckpt, the one before it" in message
     assert (run / "scores.jsonl").read_bytes() == scores
     assert fit("--ckpt_path", "previous") == 0
     assert "Resuming checkpoints/tiny after round 2 (3 done)." in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_where_links_are_not_possible_the_copy_of_the_last_is_sound(run, trained
     shutil.copy(run / "round=00003.ckpt", run / "last.ckpt")
     truncate(run / "last.ckpt")
     assert fit() == 2
-    assert "previous goes on from round=00003.ckpt" in capsys.readouterr().err
+    assert "previous resumes from round=00003.ckpt" in capsys.readouterr().err
     assert fit("--ckpt_path", "previous") == 0
     assert fit() == 0  # the finished run has a last checkpoint again
     assert capsys.readouterr().out.count("is finished: 4 rounds") == 2
@@ -146,8 +146,8 @@ def test_where_none_is_left_the_message_says_what_remains_to_do(run, capsys):
     assert fit("--ckpt_path", "previous") == 2
     assert with_two in capsys.readouterr().err
     assert fit() == 2
-    assert f"no checkpoint before it is left: remove {RUN} to train again" in capsys.readouterr().err
-    assert resumes_at(run / "last.ckpt") == "where it went on this time"
+    assert f"no earlier checkpoint is left: remove {RUN} to train again" in capsys.readouterr().err
+    assert resumes_at(run / "last.ckpt") == "where this run resumed"
 
 
 def test_there_is_nothing_before_the_first(work, capsys):
@@ -189,7 +189,7 @@ def test_a_full_disk_ends_the_run_in_one_message_and_it_goes_on_to_the_same_end(
     with monkeypatch.context() as patch:
         spoil(patch, full_after(rounds, [name]))
         assert fit() == 2
-    assert one_message(capsys) == f"no space left for {RUN}; free some, and the same command goes on {start}"
+    assert one_message(capsys) == f"no space left for {RUN}; free some, and the same command resumes {start}"
     assert not [path for path in RUN.rglob("*") if path.name.startswith(".") and path.name.endswith(".tmp")]
     assert fit() == 0
     assert_same(trained)
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
     with monkeypatch.context() as patch:
         patch.setattr(gfile.LocalFileSystem, "append", append)
         assert fit() == 2
-    assert "goes on after round" in one_message(capsys)
+    assert "resumes after round" in one_message(capsys)
     assert fit() == 0
     assert_same(trained)
 
@@ -220,7 +220,7 @@ def test_a_folder_that_can_no_longer_be_written_ends_the_run_likewise(work, trai
     with monkeypatch.context() as patch:
         spoil(patch, full_after(2, [".ckpt", ".jsonl", ".png"]), errno.EROFS)
         assert fit() == 2
-    said = f"{RUN} can only be read now; make it writable, and the same command goes on after round 1 (2 done)"
+    said = f"{RUN} is now read-only; make it writable, and the same command resumes after round 1 (2 done)"
     assert one_message(capsys) == said
     assert fit() == 0
     assert_same(trained)
@@ -229,14 +229,14 @@ def test_a_folder_that_can_no_longer_be_written_ends_the_run_likewise(work, trai
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (errno.EFBIG, "a file is larger than allowed for {}; raise the limit (ulimit -f), or take another file system"),
+        (errno.EFBIG, "a file is larger than allowed for {}; raise the limit (ulimit -f), or use another file system"),
         (errno.EDQUOT, "the quota is used up for {}; free some space"),
     ],
 )
 def test_so_do_limits_and_quotas(tmp_path, answer, said):
     with pytest.raises(OSError, match="same command") as raised, naming_write_errors(tmp_path, tmp_path / "last.ckpt"):
         raise OSError(answer, os.strerror(answer), str(tmp_path / "scores.jsonl"))
-    assert str(raised.value) == f"{said.format(tmp_path)}, and the same command goes on from the start"
+    assert str(raised.value) == f"{said.format(tmp_path)}, and the same command resumes from the start"
 
 
 @pytest.mark.slow
@@ -252,7 +252,7 @@ def test_a_folder_that_can_only_be_read_is_named_before_training(work, folder, c
 def test_a_file_elsewhere_is_named_itself_and_other_errors_are_left_alone(tmp_path):
     run, cache = tmp_path / "run", tmp_path / "cache" / "features.npy"
     with (
-        pytest.raises(OSError, match=rf"no space left for {cache}; free some, .* goes on from the start"),
+        pytest.raises(OSError, match=rf"no space left for {cache}; free some, .* resumes from the start"),
         naming_write_errors(run, run / "last.ckpt"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache))

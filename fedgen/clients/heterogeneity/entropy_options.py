@@ -9,13 +9,13 @@ class EntropyOptions:
     """Options for fitting and reading a client's autoencoder.
 
     Args:
-        steps: of Adam on -ELBO. The paper's are 10,000 (`paper`), after which ten images are nearly memorised: writers
-            and random clients differed by 1.4 nats after 1,000 steps, by 0.5 after 10,000.
+        steps: Adam steps on -ELBO. The paper takes 10,000 (`paper`), after which ten images are nearly memorised:
+            writers and random clients differed by 1.4 nats after 1,000 steps, by 0.5 after 10,000.
         lr: learning rate.
-        width: units of the encoder's and the decoder's one hidden layer.
-        latent_dim: numbers of a latent; the paper's are 2.
-        batch_size: images a step; a client with no more of them takes all at every step.
-        samples: K, of the estimate; the paper's are 1000.
+        width: units in the one hidden layer of encoder and decoder.
+        latent_dim: dimensions of a latent; 2 in the paper.
+        batch_size: images per step; a client with fewer uses all at every step.
+        samples: K in the estimate; 1000 in the paper.
 
     Raises:
         ValueError: for a number out of range.

@@ -294,7 +294,7 @@ def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
         if part.features != parts[0].features:
             raise ValueError(
                 f"partition {number} of {name} has the columns {', '.join(part.features)}, but partition 0 has "
-                f"{', '.join(parts[0].features)}: {kind} deals columns; use a partitioner that deals rows"
+                f"{', '.join(parts[0].features)}: {kind} splits columns; use a partitioner that splits rows"
             )
     return parts
 

@@ -238,13 +238,13 @@ def membership_inference(
     personal: Personal | None = None,
     pairs: int | None = None,
 ) -> MembershipAudit:
-    """Attack a model: how well does a signal of it separate each client's training images from held-out ones?
+    """Attack a model: how well does its signal separate each client's training images from held-out ones?
 
-    Members and others of a client are equally many, drawn from its training and its held-out images. The data module
-    holds out a random part of each client's images, so that both come from one distribution: what a signal finds is
-    the training's trace, not a difference of the images. This holds as long as none trained on the held-out part.
+    Equal numbers of members and others are drawn from each client's training and held-out images. The data module
+    holds out a random part of each client's images, so both come from one distribution: the signal finds the trace of
+    training, not a difference between the images, as long as no model trained on the held-out part.
 
-    An attack that finds nothing does not show that none would: this one knows no other models, and takes one threshold
+    An attack that finds nothing does not show that no attack would: this one uses no other models, and one threshold
     for all images of a client.
 
     Args:
@@ -252,13 +252,13 @@ def membership_inference(
         data: the clients; those that train are attacked.
         signal: "loss", "critic", "likelihood" or "distance"; by default "critic" of the kit's GANs, else the first of
             these that the model has.
-        draws: of the noise of losses.
+        draws: draws of noise per loss.
         embedding: of distances; efficientnet-lite0 by default, `identity` for other floats.
         num_images: generated images, for distances.
         seed: of all draws; None takes what `seed_everything` was given, else 0.
         personal: clients' own tensors by their number among the clients that train; each client is then attacked
             through its own model.
-        pairs: the most members of a client that are attacked, with as many others: a random part of its images.
+        pairs: most members to attack per client, with as many others: a random part of its images.
 
     Raises:
         TypeError: for a model without the signal.
@@ -380,7 +380,7 @@ class NearestImages:
         generated: of the model.
         held_out: of the clients' held-out images; None where they hold out none.
         training: number of training images.
-        embedding: name of the one that distances were taken in.
+        embedding: name of the embedding used for distances.
     """
 
     generated: NearestPairs
@@ -414,7 +414,7 @@ def nearest_images(
     Args:
         model: a module with `sample`, or a sampler (number, torch.Generator) to images.
         data: the clients.
-        embedding: in whose features Euclidean distances are taken; efficientnet-lite0 by default.
+        embedding: for Euclidean distances between features; efficientnet-lite0 by default.
         num_images: generated images to search; no more than clients hold out images, if they do, so that as many of
             either are searched.
         shown: pairs to return.

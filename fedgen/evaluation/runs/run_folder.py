@@ -28,12 +28,12 @@ from fedgen.progress import make_console
 
 
 class Run:
-    """The folder that training left.
+    """The folder of a training.
 
     Args:
         folder: the run folder, with `scores.jsonl` and checkpoints.
-        kind: which scores, where some are of other settings: "50 images", "weights uniform, seed 1"; by default those
-            of the run's recipe, else of most checkpoints, of these of most images.
+        kind: which scores, if settings differ: "50 images", "weights uniform, seed 1"; by default those of the run's
+            recipe, else those of most checkpoints, and among these of most images.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -118,10 +118,10 @@ def select(run: Scored, by: str | None = None, kind: str = "") -> list[Ranked]:
     Args:
         run: a run, its folder, or records.
         by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all"; `default_column` if None.
-        kind: of scores, where a folder has some of several numbers of images, weights or seeds: "50 images"; as `Run`.
+        kind: which scores, if numbers of images, weights or seeds differ: "50 images"; as for `Run`.
 
     Raises:
-        ValueError: for a column that the run does not have, listing those it has, or has not of that kind.
+        ValueError: for a column that the run lacks, or lacks in that kind; lists those it has.
 
     Examples:
         >>> import fedgen
@@ -137,17 +137,17 @@ def select(run: Scored, by: str | None = None, kind: str = "") -> list[Ranked]:
 
 
 def best_set(run: Scored, by: str | None = None, kind: str = "", real: Real = "fixed") -> list[Ranked]:
-    """The checkpoints among which the best is with 95 percent, the lowest value first.
+    """The checkpoints among which the best one is with 95 percent probability, the lowest value first.
 
     Differences of many checkpoints have many chances to be large, so it is larger than what lies within 1.96 errors of
     the best: see `fedgen.scores.rankings.best_set`. Generated images of different checkpoints count as independent.
 
     Args:
-        run: as for `select`, likewise by and kind.
+        run: as for `select`; so are by and kind.
         by: the column.
         kind: of scores.
-        real: "fixed" for the best on these real images; "sample" for that on others of the same clients, where FID
-            means its expectation at these numbers of images.
+        real: "fixed" for the best on these real images; "sample" for the best on new ones of the same clients, by FID's
+            expectation at these numbers of images.
 
     Raises:
         ValueError: as `select`.

@@ -23,7 +23,7 @@ from fedgen.scores import rankings
 
 Numbers = tuple[float, ...]
 ByColumn = dict[str, list[ScoreRecord]]
-Real = Literal["fixed", "sample"]  # these real images of the clients, or others that might have been drawn
+Real = Literal["fixed", "sample"]  # these real images, or new ones of the same clients
 DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 
 
@@ -38,7 +38,7 @@ class Ranked:
         standard_error: of that value.
         mark: "*" or "(*)" where a training loss used the score's embedding, so that the value proves little; see
             `evaluation.marks`.
-        error_over_clients: standard error where the clients stand for others that might have been there.
+        error_over_clients: standard error if the clients are a sample of a larger population.
     """
 
     round: int
@@ -65,8 +65,8 @@ class InvertedPair:
         better_by_second: the round that the second prefers.
         beyond_error: whether both differences exceed 1.96 combined standard errors of the generated images (the real
             ones are the same for both checkpoints); of many pairs, some do by chance.
-        holds: whether both orders hold on these real images: of all pairs of the two columns for which this is said,
-            none is wrong with 95 percent.
+        holds: whether both orders hold on these real images: with 95 percent probability none of the pairs marked so
+            is wrong.
     """
 
     first_column: str
@@ -100,7 +100,7 @@ class Comparison:
 
 
 def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "") -> str:
-    """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first."""
+    """The default column to choose checkpoints by: kid_all, else fid_all, else the pool's first."""
     columns = {name: group for name, group in columns.items() if not kind or is_of(group[0], kind)}
     usual = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
     first = [name for name in usual if columns[name][0].split == columns[usual[0]][0].split]
@@ -124,7 +124,7 @@ def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Rank
 
 
 def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArray[np.float64]:
-    """The covariance [M, M] of the values of one column, on these real images or on others of the same clients."""
+    """The covariance [M, M] of the values of one column, on these real images or on new ones of the same clients."""
     # generated images of different checkpoints count as independent, and the share of other real images does where no
     # influences are stored, both of which is safe
     if real == "fixed":
@@ -152,7 +152,7 @@ def say_best(column: Sequence[ScoreRecord]) -> list[str]:
         return []
     records = _finite(column)
     chosen = min(records, key=lambda record: record.badness)
-    return [among, f"Round {chosen.round} was chosen of {len(records)}: {interval}."]
+    return [among, f"Round {chosen.round} was chosen from {len(records)}: {interval}."]
 
 
 def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, str]:
@@ -166,11 +166,11 @@ def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, s
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
     others = sets.get("sample", "")
     same = "" if others == sets["fixed"] else f" {others}"
-    others = others and f", and on others of these clients{same}"
+    others = others and f", and on others from these clients{same}"
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    among = f"With 95 % the best {by}is {sets['fixed']} on these real {records[0].noun}{others}."
-    return among, f"with 95 % its score is {say_interval(*ends)}"
+    among = f"With 95 % confidence the best {by}is {sets['fixed']} on these real {records[0].noun}{others}."
+    return among, f"its score is {say_interval(*ends)} (95 %)"
 
 
 def _finite(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
@@ -251,7 +251,7 @@ def column_of(columns: ByColumn, name: str, kind: str = "") -> list[ScoreRecord]
         few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
         raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
     if kind and not is_of(columns[name][0], kind):
-        raise ValueError(f"{name} has no scores of {kind!r}, but of {say_kind(columns[name][0])}")
+        raise ValueError(f"{name} has no scores of kind {kind!r}, only {say_kind(columns[name][0])}")
     return columns[name]
 
 

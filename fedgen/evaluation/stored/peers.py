@@ -42,11 +42,11 @@ class PeerEvaluation(StoredEvaluation):
 
     Args:
         generated: a folder of images, or an .npz or .npy file of images, features or statistics.
-        reference: likewise.
+        reference: in one of the same forms.
         preset: "torch-fidelity" (fid, and kid over its random subsets) or "clean-fid" (fid; its kid is unseeded).
         embedding: a name or a name with options, as for `load_embedding`; that of the files, else Inception, if None.
         weights: a local file of the weights of `embedding`, or of the Inception, which is downloaded otherwise.
-        options: all else.
+        options: all other options.
         subset_size: images of each of torch-fidelity's 100 subsets.
     """
 
@@ -125,7 +125,7 @@ class PeerEvaluation(StoredEvaluation):
         assert isinstance(reference, Tensor)
         draws = subset_values(generated, reference, None, SUBSETS, self.subset_size, SUBSET_SEED)
         values = list(track(draws, "kid over subsets", SUBSETS, "subsets"))
-        how = f"mean over {SUBSETS} random subsets of {self.subset_size} images, drawn as torch-fidelity"
+        how = f"mean over {SUBSETS} random subsets of {self.subset_size} images, as in torch-fidelity"
         return replace(
             kid,
             score=KID_SUBSETS,
@@ -221,8 +221,8 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
     remarks = [say_directions(records), *_remarks(evaluation, records), *explained(records)]
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         remarks.append(
-            f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"
-            " one of all images is given (--kid_subset_size N asks for smaller subsets)"
+            f"torch-fidelity's kid needs {size} images per set, but the smaller has {evaluation.smaller}: only kid of"
+            " all images is given (--kid_subset_size N sets smaller subsets)"
         )
     table.caption = escape("; ".join(remarks)) or None
     return table

@@ -53,16 +53,16 @@ class StoredOptions:
     Args:
         scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation", "fld" and "utility";
             None for fid and kid, without kid where a set is statistics, which have no features.
-        weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
+        weights: "examples" (n_i / n), "uniform", or one number per client, as for `Evaluator`.
         reading: how image files become pixels.
-        counts: number of images by name, for statistics that do not say.
+        counts: number of images by name, for statistics that do not store it.
         batch_size: images read and embedded at once.
         device: where to embed.
         cache: keeps the features of images on disk.
         split: what the records call the clients.
         aggregates: power means beside avg, all and worst, e.g. ("power-2",).
         preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is" or "fcd".
-        optimised_on: embeddings that the generator's training used, if it is known: scores in them are marked.
+        optimised_on: embeddings that the generator's training used, if known: scores in them are marked.
     """
 
     scores: Sequence[ScoreLike] | None = None
@@ -83,14 +83,14 @@ class StoredEvaluation:
 
     Args:
         generated: a folder of images, or an .npz or .npy file of images, features or statistics.
-        clients: likewise, one a client.
+        clients: paths of the same kinds, one per client.
         embedding: a name, or an embedding; None for that of the files, else `default`.
         weights: a local file of the embedding's weights.
-        options: all else.
+        options: all other options.
         default: embeds images where no embedding is asked for.
 
     Raises:
-        ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
+        ValueError: for a wrong path, option or combination, before any long work.
     """
 
     has_clients = True  # whether the sets beside the generated one are clients, and no reference
@@ -188,11 +188,11 @@ class StoredEvaluation:
         """The scores, None for the usual ones, and the embedding to use; checked before anything is opened."""
         if self.options.preset is not None:
             if self.options.scores is not None:
-                raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
+                raise ValueError(f"preset {self.options.preset} has its own score; omit the scores")
             preset = find_preset(self.options.preset)
             if embedding is not None:
                 own = preset.embedding_name
-                raise ValueError(f"preset {preset.name} brings its own embedding, {own}; leave it out")
+                raise ValueError(f"preset {preset.name} has its own embedding, {own}; omit yours")
             return (preset.choice,), preset.embedding_name
         chosen = None if self.options.scores is None else choose_scores(self.options.scores)
         for choice in chosen or ():
@@ -207,7 +207,7 @@ class StoredEvaluation:
         for choice in asked:
             if summary is not None and choice.needs != "summaries":
                 raise ValueError(
-                    f"{choice.name} needs features and {summary.path} holds statistics only; give its images or"
+                    f"{choice.name} needs features, but {summary.path} holds only statistics; give its images or"
                     " features, or ask for fid alone"
                 )
         return asked
@@ -243,7 +243,7 @@ class StoredEvaluation:
         description = f"embedding {stored.name} with {self.embedding.name}"
         features = embed_batches(self.embedding, batches, len(images), description)
         if len(features) < LEAST:
-            raise ValueError(f"{stored.path} has {len(features)} readable image(s) and a score needs {LEAST}")
+            raise ValueError(f"{stored.path} has {len(features)} readable image(s), but a score needs {LEAST}")
         if cache is not None and not images.skipped:
             cache.store(key, features)
         return features
@@ -270,9 +270,9 @@ class StoredEvaluation:
             for stored, alike in zip(self.sets[1:], same[1:], strict=True)
             if alike or stored.path.resolve() == generated
         ]
-        notes = [f"the generated set is {name} itself, whose score compares images with themselves" for name in twins]
+        notes = [f"the generated set is client {name}, whose score compares images with themselves" for name in twins]
         if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
-            notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
+            notes.append(f"{self.sets[1].path} with its subfolders is one client, so avg and all are equal")
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()

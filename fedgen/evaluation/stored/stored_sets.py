@@ -52,8 +52,8 @@ OTHER = re.compile(rf"(?i)(?!.*(feat|embed)).*(?<![a-z])({OTHERS})(?![a-z])")
 REMEDIES = {
     (4, False): "images are one array of uint8: store floats of [0, 1] as (255 * x).round().astype('uint8')",
     (3, False): "grey images [N, H, W] need a channel: x[..., None]",
-    (2, False): "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
-    (2, True): "of several such arrays, and of latents, labels or pixels, features are those stored as 'features'",
+    (2, False): "store rows of pixels as x.reshape(N, H, W, C), features as x.astype('float32')",
+    (2, True): "if an array holds features, not latents, labels or pixels, store it as 'features'",
 }
 
 
@@ -108,11 +108,11 @@ def _check_features(path: Path, key: str, floats: Shapes) -> None:
     """Raise ValueError for floats [N, D] that may be something else, unless they are named as features."""
     rows, reason = read_npz(path, [key])[key], ""
     if means := [mean for mean, shape in floats.items() if shape * 2 == floats[key]]:
-        reason = f"is a square matrix beside {_quoted(means)}, and no covariance"
+        reason = f"is a square matrix beside {_quoted(means)}, but not a covariance"
     elif len(rows) == rows.shape[1] and np.abs(rows - rows.T).max() <= SLACK * np.abs(rows).max():
-        reason = "is a symmetric matrix, as a covariance without its mean"
+        reason = "is a symmetric matrix, like a covariance without its mean"
     elif ((rows[:1000] == 0) | (rows[:1000] == 1)).all() and (rows[:1000].sum(axis=1) == 1).all():
-        reason = "has one-hot rows, as labels"
+        reason = "has one-hot rows, like labels"
     if reason:
         raise ValueError(f"{path}: '{printable(key)}' {reason}; name features 'features', statistics 'mu' and 'sigma'")
 
@@ -256,9 +256,9 @@ def _checked(sets: list[StoredSet], counts: dict[str, float], reading: Reading) 
     for stored in sets:
         count = counts.get(stored.name, stored.count)
         if count is not None and stored.count is not None and count != stored.count:
-            raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {count:.12g}; leave its count out")
+            raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {count:.12g}; omit its count")
         if count is not None and count < LEAST:
-            few = f"{stored.path} has {count:g} image(s) and a score needs {LEAST}, better thousands"
+            few = f"{stored.path} has {count:g} image(s), but a score needs {LEAST}, better thousands"
             raise ValueError(f"{few}: give it more{' or leave it out' * (stored is not sets[0])}")
         sizes = stored.images.sizes if stored.images else {}
         if len(sizes) > 1 and not reading.mixed_sizes:
@@ -300,7 +300,7 @@ def settle_embedding(
         how = f"{loaded.settings.get('resize', 'none')}" + (f"; {FITTED} {resize}" if resize else "")
         identity = EmbeddingIdentity(loaded.name, loaded.fingerprint(), how, source, dict(loaded.settings))
     elif weights is not None:
-        raise ValueError(f"weights={str(weights)!r} are of no use: no set has images that must be embedded")
+        raise ValueError(f"weights={str(weights)!r} are not used: no set has images to embed")
     elif isinstance(embedding, nn.Module):
         # embeddings have a name, a custom module may
         identity = EmbeddingIdentity(str(getattr(embedding, "name", type(embedding).__name__)), source=source)
@@ -312,8 +312,8 @@ def settle_embedding(
         for what, (ours, theirs) in zip(("embedding", "weights (hash)", "resize"), facts):
             if UNKNOWN not in (ours, theirs) and ours != theirs:
                 raise ValueError(
-                    f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features"
-                    " compare within one embedding: make them again, or choose the embedding that the file names"
+                    f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features are"
+                    " comparable within one embedding only: make them again, or choose the file's embedding"
                 )
             merged.append(theirs if ours == UNKNOWN else ours)
         known = identity.source or ("" if stored.says_nothing else str(stored.path))

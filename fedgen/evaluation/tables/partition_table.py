@@ -128,13 +128,13 @@ def remarks_on(summary: PartitionSummary, found: Heterogeneity) -> list[str]:
     if few := sum(count < found.dim for count in found.counts):
         lines.append(
             f"{few:,} of {len(found.clients):,} clients have fewer {summary.kind} than the {found.dim:,} features: the"
-            " clients' FID holds the bias of few, as that of IID ones does; KID has none"
+            " clients' FID is biased, as that of IID clients is; KID is not"
         )
     if entropy := found.measures.get("entropy"):
         own, steps = sum(map(bool, entropy.counts)), entropy.details["options"]["steps"]
         lines.append(
-            f"entropy: of {own:,} clients' {summary.kind} of one label each, by autoencoders of {steps:,} steps; values"
-            " compare only under the same settings"
+            f"entropy: of {own:,} clients' {summary.kind} of one label each, by autoencoders of {steps:,} steps;"
+            " compare values only under the same settings"
         )
     return lines
 

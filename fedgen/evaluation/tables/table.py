@@ -40,7 +40,7 @@ MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a 
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 HTML_WIDTH = 120  # characters
 MEANINGS = {
-    REPORT: "another sample, against data that neither training nor selection has seen",
+    REPORT: "another sample, against data not used in training or selection",
     PART_TRAIN: "against training data of clients that train",
     PART_VAL: "against held-out data of clients that train",
     UNPART: "against data of clients that never train",
@@ -231,9 +231,7 @@ def _comparisons(
     title: str, comparisons: Sequence[Comparison], records: Sequence[ScoreRecord], both: Iterable[str] = ("avg", "all")
 ) -> Table:
     columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
-    legend = (
-        "tau: Kendall's rank correlation of the two columns, 1 if they rank alike; for sure: with 95 % none is wrong"
-    )
+    legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike; for sure: none is wrong (95 %)"
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
     headings = ("columns", "tau", *(f"{name} prefers" for name in both), "for sure")
     table = new_table(title, headings, left={*headings} - {"tau"}, fold=headings)
@@ -310,7 +308,9 @@ def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[
     embeddings = dict.fromkeys(one.embedding for one in own if f"{one.embedding}/" in columns.name(one))
     found = [f"{split}/: {MEANINGS[split]}" for split in splits if split in MEANINGS]
     if embeddings:
-        found.append(f"{', '.join(f'{name}/' for name in embeddings)}: in that embedding, else {columns.embedding}")
+        found.append(
+            f"{', '.join(f'{name}/' for name in embeddings)}: in that embedding; others: in {columns.embedding}"
+        )
     return found
 
 
@@ -374,8 +374,8 @@ def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
 
 def _table(records: Sequence[ScoreRecord]) -> Table:
     first = next(record for record in records if record.split in GAPS)
-    title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of either kind"
-    table = new_table(f"{title}, equally many {first.noun}", ["round", *SPLITS, *map(gap_title, GAPS)])
+    title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of each kind"
+    table = new_table(f"{title}, equal numbers of {first.noun}", ["round", *SPLITS, *map(gap_title, GAPS)])
     rows = dict.fromkeys((record.generator, record.round) for record in records)
     controls = [generator for generator, _ in rows if generator != MODEL]
     for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls
@@ -386,7 +386,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
         label = row_label(next(iter(own.values())))
         table.add_row(escape(label), *cells, style=None if generator == MODEL else "dim")
-    own_models = "each client's own model, after so many iterations from the server's"
+    own_models = "each client's own model, that many iterations from the server's"
     lines = [f"{name}: {CONTROLS.get(name, own_models)}" for name in dict.fromkeys(controls)]
     table.caption = escape("\n".join(["gaps: how much worse, with 95 % intervals over clients (Student)", *lines]))
     return table

@@ -73,7 +73,7 @@ class FitServerCalls:
     def _told(self, arguments: Sequence[str]) -> str:
         text = (
             f"the process that `fedgen fit {' '.join(arguments)}` was forked from (number {self.process.pid}) ended"
-            f" with status {self.ended()}, and the training with it; the same command goes on from its last round"
+            f" with status {self.ended()}, and the training with it; the same command resumes from its last round"
         )
         self._said.seek(0)
         return "\n".join([text, *self._said.read().decode(errors="replace").splitlines()[-LINES:]])

@@ -357,7 +357,7 @@ def scored(scores: Numbers, places: Mapping[str, Iterable[int]], choice: Mmd2Cho
 def tables_of(numbers: Numbers, found: ScoredArms, choice: Mmd2Choice) -> list[Table | str]:
     lines = [(("clients",), REAL_IMAGES), *(((arm,), arm) for arm in (START, *ARMS))]
     about = f"{choice.num_images:,} images to held-out ones, mean of {choice.seeds} seed(s)"
-    note = "clients: their own training images in a generator's place"
+    note = "clients: their own training images, scored as if generated"
     tables: list[Table | str] = [
         found.table(f"{name}, {about}", name, ["generator"], lines, CONTROL, [note])
         for name in (choice.judge, choice.embedding)

@@ -48,7 +48,7 @@ def _settings_in(content: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(
         isinstance(found.get(part), dict) for part in ("trainer", "model", "data")
     ):
-        raise ValueError(f"{path} is no recipe: it needs trainer, model and data")
+        raise ValueError(f"{path} is not a recipe: it needs trainer, model and data")
     return found
 
 

@@ -50,7 +50,7 @@ clientapp = "{package}.client:app"
 [tool.flwr.app.config]
 clients = {clients}  # SuperNodes to wait for
 wait = 600.0  # seconds to wait for them, at the start and when none of a round's answers
-output = {output}  # run folder, on the server; the same one goes on where it was
+output = {output}  # run folder, on the server; the same folder resumes the run
 ckpt-path = ""  # checkpoint to go on from: "" for the last, "previous" for the one before it, or a path
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
 least-answers = 0.5  # part of the clients' weight that must answer a loss at the server; fewer end the run

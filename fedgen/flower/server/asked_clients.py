@@ -77,7 +77,7 @@ class AskedClients:
             few = f"clients with {part:.0%} of the weight answered and {self._least:.0%} are needed (least-answers)"
             raise TooFewAnswersError(
                 f"{few if total is not None else 'the answers of the clients have no sum'}: {self._reasons(silent)}."
-                " Started again, the run goes on from its last checkpoint"
+                " Started again, the run resumes from its last checkpoint"
             )
         self._tell(silent)
         self._answered.append(part)

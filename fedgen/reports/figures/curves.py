@@ -238,7 +238,7 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     for axes in panels[-1]:
         axes.set_xlabel("round")
     gap = next(record for record in shown if record.split in GAPS and record.is_model)
-    title = f"{gap.num_clients} clients of either kind"
+    title = f"{gap.num_clients} clients of each kind"
     if gap.num_generated:
         title = f"{gap.num_generated:,} generated {gap.noun}, {title}, embedding {gap.embedding}"
     title += f"\nbands: 95 % intervals over clients; dashed: real {gap.noun} of all clients in place of generated ones"

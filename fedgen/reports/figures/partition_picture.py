@@ -24,8 +24,8 @@ POINTS = 2000  # at most, in a scatter
 PARTS = {"train": "#1f5fa8", "held out": "#9dbfe0"}
 GROUNDS = {"clients": "#c4560b", "iid": "#3a8a3a", "labels": "#7a5195"}
 KEY = (
-    "dots: clients; lines: means, by numbers of images. IID: the same images dealt at random to clients of the same"
-    " sizes; same labels: to clients of the same labels, too"
+    "dots: clients; lines: means, by numbers of images. IID: the same images at random, in clients of the same"
+    " sizes; same labels: in clients of the same labels, too"
 )
 SHORT = {"clients": "the\nclients", "iid": "IID\n", "labels": "same\nlabels"}
 
@@ -58,9 +58,9 @@ def draw_partition(
     for axes, measure in zip(below.subplots(1, len(measures), squeeze=False)[0], measures):
         _draw_measure(axes, measure, seed)
     _draw_examples(halves[1].subplots(), clients, seed)
-    dealt = f"{summary.source} dealt to {len(summary.names):,} clients by {summary.partition['class']}"
+    parts = f"{summary.source} over {len(summary.names):,} clients by {summary.partition['class']}"
     measured = f"measured in {found.embedding} on {sum(found.counts):,} {summary.kind}"
-    figure.suptitle(f"{dealt}, seed {summary.seed}; {measured}", fontsize=11)
+    figure.suptitle(f"{parts}, seed {summary.seed}; {measured}", fontsize=11)
     return save_picture(figure, path, dpi=110)
 
 

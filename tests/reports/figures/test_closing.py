@@ -87,9 +87,7 @@ def test_sentences_are_wrapped_at_words(tmp_path):
     said = lines[1 : lines.index("To look at:")]
     assert max(map(len, said)) <= 60
     whole = " ".join(line.strip() for line in said)
-    assert whole.startswith(
-        "Take: Round 0, the best of 2 by fid_all 2.00±0.10; with 95 % its score is 1.80 to 2.20. As"
-    )
+    assert whole.startswith("Take: Round 0, the best of 2 by fid_all 2.00±0.10; its score is 1.80 to 2.20 (95 %). As")
 
 
 def test_nothing_scored_has_no_lines(tmp_path):
