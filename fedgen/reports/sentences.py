@@ -298,7 +298,8 @@ def _controls(columns: ByColumn, names: Columns, controls: Controls, arm: str) -
     last, others = columns[name][-1], list[str]()
     lasts = {other: own[name][-1] for other, records in controls.items() if name in (own := by_column(records, names))}
     for words, other in lasts.items():
-        how = "no clear difference" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
+        how = "worse" if other.badness > last.badness else "better"
+        how = how if differ(last, other) else "no clear difference"
         rounds = "" if other.round == last.round else f" after round {other.round}"
         others.append(f"{words} {say_value(other)}{rounds}, {how}")
     return [f"Last checkpoints by {name}: {ARMS[arm]} {say_value(last)}; {'; '.join(others)}."] if others else []
