@@ -237,18 +237,24 @@ class Evaluator:
         """
         sampler = ImageSampler.of(sample)
         self.real.prepare()
-        found, images, counts, lost = Found(), torch.empty(0), dict[Place, int](), dict[str, str]()
+        found, images, counts, used, lost = (
+            Found(),
+            torch.empty(0),
+            dict[Place, int](),
+            dict[Place, int](),
+            dict[str, str](),
+        )
         for made in self.embed_generated(sampler, round):
             found |= self.real.scores(made, **asked)
             images = images if len(images) else made.images
             for key, (rows, _) in made.features.items():
-                counts[key] = len(rows) or len(made.images)
-                if counts[key] < len(made.images):
-                    few = f"{len(made.images) - counts[key]} of {len(made.images)}"
+                counts[key], used[key] = len(made.images), len(rows) or len(made.images)
+                if used[key] < counts[key]:
+                    few = f"{counts[key] - used[key]} of {counts[key]}"
                     lost[key[1]] = f"{few} generated samples have no features in {key[1]} and are left out"
         note = "; ".join(filter(None, [note, *lost.values()]))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        records = self.real.records(found, MODEL, counts, sampling=dict(sampler.sampling), **details)
+        records = self.real.records(found, MODEL, counts, used, sampling=dict(sampler.sampling), **details)
         return Evaluation(records, images)
 
     def embed_generated(

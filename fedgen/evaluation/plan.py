@@ -376,9 +376,15 @@ class RealSide:
         """A record with how clients gave their side of it: as it is, since their images are here."""
         return record
 
-    def records(self, found: Found, generator: str, counts: Counts, **details: Any) -> list[ScoreRecord]:
-        """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding."""
-        details, splits = {"generator": generator, **details}, {split.name: split for split in self.plan.splits}
+    def records(
+        self, found: Found, generator: str, counts: Counts, used: Counts | None = None, **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding.
+
+        Of texts those without features are not `used`. Models of which others are used compare all the same.
+        """
+        details = {"generator": generator, "used": counts if used is None else used, **details}
+        splits = {split.name: split for split in self.plan.splits}
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
@@ -391,14 +397,21 @@ class RealSide:
         return [self.described(record) for record in records]
 
     def _records(
-        self, scores: Sequence[FederatedScore], panel: Panel, sides: Sequence[Split], counts: Counts, **details: Any
+        self,
+        scores: Sequence[FederatedScore],
+        panel: Panel,
+        sides: Sequence[Split],
+        counts: Counts,
+        used: Counts,
+        **details: Any,
     ) -> list[ScoreRecord]:
         """The records of scores on a split, or of a gap between two, of which the worse comes last."""
         embedding, split, remarks = panel.embedding, sides[-1], dict[str, str]()
         names = [" - ".join(dict.fromkeys(pair[::-1])) for pair in zip(*[side.client_names for side in sides])]
-        made = counts if isinstance(counts, int) else counts[split.name, embedding.name]
+        place = split.name, embedding.name
+        made, left = (count if isinstance(count, int) else count[place] for count in (counts, used))
         if len(sides) == 1 and not panel.on_images:  # of a gap the sizes' bias cancels
-            remarks = remarks_by_score(panel.choices, embedding.dim, made, self.recorded_counts(split))
+            remarks = remarks_by_score(panel.choices, embedding.dim, left, self.recorded_counts(split))
         common = {
             "embedding": embedding.name,
             "embedding_fingerprint": embedding.fingerprint(),

@@ -81,13 +81,19 @@ def test_a_model_of_texts_is_scored_over_clients_and_what_is_no_molecule_is_left
     texts = [MOLECULES * 3, MORE * 3]
     clients = [Examples(encode_all(part), torch.zeros(18, dtype=torch.int64), "molecules", ("",)) for part in texts]
 
-    def sample(count, draws):
-        places = torch.randint(6, (count,), generator=draws).tolist()
-        return [MOLECULES[place] if number % 4 else "C(" for number, place in enumerate(places)]
+    def model(wrong):
+        def sample(count, draws):
+            places = torch.randint(6, (count,), generator=draws).tolist()
+            return [MOLECULES[place] if number % wrong else "C(" for number, place in enumerate(places)]
 
-    records = evaluate(sample, clients, num_images=40, embeddings=["chemnet"], scores=["fid", "kid"])
+        return sample
+
+    asked = {"num_images": 40, "embeddings": ["chemnet"], "scores": ["fid", "kid"]}
+    records, other = (evaluate(model(wrong), clients, **asked) for wrong in (4, 8))
     found = {record.name: record for record in records}
-    assert found["fid_all"].num_generated == 30
+    # of another checkpoint others are left out, and still it competes with this one
+    assert [record.conditions for record in other] == [record.conditions for record in records]
+    assert found["fid_all"].num_generated == 40
     assert "10 of 40 generated samples" in found["fid_all"].note
     assert found["kid_avg"].value - found["kid_all"].value > 0
     assert math.isfinite(found["fid_avg"].value)

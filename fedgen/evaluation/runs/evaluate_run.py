@@ -75,7 +75,7 @@ class LocalFineTuning:
 
         scoring = LambdaCallback(on_train_epoch_end=score)
         self._train(module, list(scored.values()), scoring, derive(self.data.seed, "fine-tuning", round))
-        details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
+        details: dict[str, Any] = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
         name = f"{FINE_TUNED} {self.iterations}"
         return evaluator.real.records(singles.take(), name, evaluator.num_generated, note=note, **details)
