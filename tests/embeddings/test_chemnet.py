@@ -62,7 +62,7 @@ def test_what_is_no_molecule_is_found_and_refused():
     embedding = load_embedding("chemnet")
     assert embedding.usable(["CCO", "C(", ""]) == [True, False, False]
     assert decode_all(embedding.usable_samples(encode_all(["CCO", "C(", "N"]))) == ["CCO", "N"]
-    with pytest.raises(ValueError, match="is no molecule"):
+    with pytest.raises(ValueError, match="is not a molecule"):
         embedding(["CCO", "C("])
     with pytest.raises(ValueError, match="takes texts"):
         embedding(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
