@@ -57,7 +57,7 @@ def test_what_is_no_file_of_moses_is_refused_by_name(folder):
     with pytest.raises(ValueError, match="SMILES"):
         Moses(root=folder).load("test")
     (folder / "test.csv.gz").write_bytes(gzip.compress(b"SMILES\nC(\n"))
-    with pytest.raises(ValueError, match="no molecule"):
+    with pytest.raises(ValueError, match="not a molecule"):
         Moses(root=folder).load("test")
     (folder / "test.csv.gz").write_bytes(gzip.compress(b"SMILES\nCCO\n")[:-9])
     with pytest.raises(ValueError, match="damaged"):

@@ -229,7 +229,7 @@ def test_mistakes_come_before_any_image_is_read(root, images, monkeypatch, embed
 def test_weights_for_nothing_and_no_clients_are_refused(root, images, tmp_path):
     np.savez(tmp_path / "f.npz", features=np.zeros((5, 3), np.float32))
     np.savez(tmp_path / "g.npz", features=np.zeros((5, 3), np.float32))
-    with pytest.raises(ValueError, match="of no use"):
+    with pytest.raises(ValueError, match="are not used"):
         StoredEvaluation(tmp_path / "f.npz", [tmp_path / "g.npz"], weights="w.pth")
     with pytest.raises(ValueError, match="at least one client"):
         StoredEvaluation(root / "generated", [])

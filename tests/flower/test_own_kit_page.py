@@ -16,7 +16,7 @@ from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment-data.md").read_text()
-SECTION = PAGE[PAGE.index("## Of one's own, in twenty lines") :]
+SECTION = PAGE[PAGE.index("## Your own classes, in twenty lines") :]
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert main(["convert", str(tmp_path / "bad.pkl"), str(tmp_path / "a.safetensors")]) == 2
     assert "os.system" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "bad.pkl"), str(tmp_path / "a.pkl")]) == 2
-    assert "name it a.safetensors" in capsys.readouterr().err
+    assert "must end in .safetensors, e.g. a.safetensors" in capsys.readouterr().err
     assert not (tmp_path / "a.safetensors").exists()
 
 
