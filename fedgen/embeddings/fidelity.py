@@ -122,9 +122,7 @@ def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> P
         target.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(target), hash_prefix, progress=sys.stderr.isatty())
     except (OSError, RuntimeError) as error:
-        remedy = (
-            f"fetch {url} on another machine to {target}, or give its path as weights (in a command: --weights)"
-        )
+        remedy = f"fetch {url} on another machine to {target}, or give its path as weights (in a command: --weights)"
         raise ConnectionError(f"cannot download the weights of {name} ({error}); {remedy}") from error
     return target
 

@@ -50,7 +50,6 @@ def without(score, generator="model"):
 
 RUN = ("runs", 1)
 RECORD, RECALL, FLOOR, AUDIT = ((*RUN, "records", place) for place in (0, 6, 8, 16))
-MINE = "the model's fid_avg in efficientnet-lite0-32 of seed 1"
 LIES = {
     "a better number": (("claims", "number"), 1.5, "it claims number 1.5, and its stored records show 2"),
     "a narrower interval": (("claims", "high"), 1.0, "it claims high 1, and its stored records show 2"),

@@ -187,13 +187,8 @@ def sandwich(root: Roots, covariance: Tensor) -> Tensor:
     return result
 
 
-def trace_sqrt(root: Roots, other: Roots | Tensor) -> Tensor:
-    """tr sqrt(C_i C) float64 [k] for each C_i of `root` and one C, given as a covariance [D, D] or as a thin root."""
-    return sum_of_roots(*paired_eigenvalues(root, other))
-
-
 def paired_eigenvalues(root: Roots, other: Roots | Tensor) -> tuple[Tensor, Tensor]:
-    """Ascending eigenvalues of C_i C, float64 [k, r], and how many of the largest count [k]; arguments likewise."""
+    """Ascending eigenvalues of C_i C, float64 [k, r], and how many of the largest count [k]; C [D, D] or thin root."""
     if isinstance(other, Tensor):
         return eigenvalues(root, other), root.ranks
     all_rows, thin = root.rows, other.rows[0]
