@@ -248,7 +248,7 @@ class ScoreRecord:
 
     @property
     def noun(self) -> str:
-        """What was scored, as `reference` ends: "images", "texts", "points"."""
+        """The word for what was scored, as `reference` ends: "images", "texts", "points"."""
         found = re.search(r"\d ([a-z]+)$", self.reference)
         return found[1] if found else "images"
 

@@ -192,7 +192,7 @@ class StorageId(NamedTuple):
 
 
 def storage_id(value: Any, hint: Any = _OLD_ID) -> StorageId:
-    """What a persistent id says: ("storage", type, key, location, elements), with None behind them in old files."""
+    """The parts of a persistent id: ("storage", type, key, location, elements), with None behind them in old files."""
     if not conforms(value, hint):
         raise ValueError("a storage has a persistent id that torch does not write")
     _, kind, key, _, numel, *_ = value
