@@ -1,4 +1,4 @@
-"""The federated language model of molecules that comes with the kit: its texts, card, recipe, and the page's numbers."""
+"""The federated language model of molecules that comes with the kit: texts, card, recipe, and the numbers of its page."""
 
 import re
 from pathlib import Path
@@ -37,6 +37,8 @@ def test_its_card_is_made_of_the_records_beside_it():
 def test_it_is_the_kits_recipe_with_seed_0():
     run = yaml.safe_load((FOLDER / "recipe.yaml").read_text())
     kit = yaml.safe_load((KIT / "recipes" / "moses.yaml").read_text())
+    own = kit["data"]["init_args"]
+    own["split"] = own["split"]["init_args"]  # of a split's one class the settings alone are stored
     assert run["seed_everything"] == 0
     assert run["trainer"]["max_epochs"] == kit["trainer"]["max_epochs"] == LAST + 1
     assert contains(run["trainer"]["strategy"], kit["trainer"]["strategy"])
