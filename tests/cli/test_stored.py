@@ -54,7 +54,7 @@ def test_folders_give_a_table_a_json_file_and_a_figure(root, drawn, capsys):
 def test_a_file_of_before_is_not_overwritten_unless_asked(root, capsys):
     Path("scores.png").write_text("precious")
     assert against_clients() == 2
-    assert "scores.png is there already" in capsys.readouterr().err
+    assert "scores.png exists" in capsys.readouterr().err
     assert not Path("scores.json").exists()
     assert against_clients("--overwrite") == 0
     assert against_clients("--output", "second/scores.json") == 0
@@ -68,7 +68,7 @@ def test_statistics_and_features_are_written_and_scored_again(root, capsys):
     capsys.readouterr()
     files = sorted(map(str, Path("statistics").iterdir()))
     assert evaluate("--clients", *files, "--embedding", "pixels", "--output", "a.json") == 0
-    assert "the generated set is statistics/generated itself, whose" in " ".join(capsys.readouterr().out.split())
+    assert "the generated set is client statistics/generated, whose" in " ".join(capsys.readouterr().out.split())
     for folder, names in (("statistics", {"fid"}), ("features", {"fid", "kid"})):
         files = [f"{folder}/{name}.npz" for name in COUNTS]
         assert main(["evaluate", "--generated", f"{folder}/generated.npz", "--clients", *files, "--overwrite"]) == 0
@@ -77,7 +77,7 @@ def test_statistics_and_features_are_written_and_scored_again(root, capsys):
         assert [record["value"] for record in again] == pytest.approx(expected, rel=1e-8)
     assert against_clients("--overwrite", "--output", "b.json") == 0
     assert against_clients("--save_features", "features", "--output", "c.json") == 2
-    assert "features/generated.npz is there already" in capsys.readouterr().err
+    assert "features/generated.npz exists" in capsys.readouterr().err
     inputs = ["--clients", "features/alpha.npz", "--save_statistics", "features", "--overwrite"]
     assert main(["evaluate", "--generated", "features/beta.npz", *inputs]) == 2
     assert "features/beta.npz is one of the sets to score and would be overwritten" in capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_an_output_that_is_no_json_file_is_a_folder(root, capsys):
     for folder in ("out_emb", "version-1.2"):
         assert sorted(path.name for path in Path(folder).iterdir()) == ["scores.json", "scores.png"]
     assert against_clients("--output", "out_emb") == 2
-    assert "out_emb/scores.json is there already" in capsys.readouterr().err
+    assert "out_emb/scores.json exists" in capsys.readouterr().err
 
 
 @pytest.mark.slow

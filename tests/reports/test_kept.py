@@ -42,7 +42,7 @@ def test_of_clients_elsewhere_and_of_points_no_picture_is_kept(tmp_path):
 def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
     fit(tmp_path, 2, [evaluation(report=True, page=True)])
     page = (tmp_path / "report.html").read_text()
-    assert "Both prefer round 1" in page or "Round 1, the one that was scored" in page
+    assert "Both prefer round 1" in page or "Round 1, the only one scored" in page
     assert 'id="live"' not in page
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
     assert (tmp_path / "federation.json").exists()
