@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -37,8 +38,8 @@ from fedgen.federated.lightning.checkpoints import (
     check_optimizers,
     checked_weights,
     naming_checkpoint,
+    plain,
     settle_loops,
-    warn_of_objects,
 )
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning, optimizers_of
@@ -52,8 +53,9 @@ from fedgen.federated.state_table import NoRoundError, StateRow, state_rows, tab
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock, patch_trainer, unpatch_trainer
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.io.files import in_bytes
-from fedgen.io.tensor_files import bytes_of
+from fedgen.io.tensor_files import bytes_of, objects_in
 from fedgen.models.optional_hooks import FederatedData, FederatedModule, data_module_of, scaler_of
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
 
@@ -535,3 +537,18 @@ def started(part: Part | None) -> Part:
     if part is None:
         raise RuntimeError("the strategy has not started fitting yet")
     return part
+
+
+def warn_of_objects(trainer: Trainer) -> None:
+    """Warn, when fitting starts, of hyperparameters that make the run's checkpoints unreadable."""
+    if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        return
+    for owner in (trainer.lightning_module, data_module_of(trainer)):
+        for name, value in plain(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
+            who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
+            if objects_in(value):  # Lightning has taken out what cannot be pickled
+                rank_zero_warn(
+                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
+                    " they are read, to resume or to evaluate, as reading unpickles no objects; write"
+                    f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
+                )

@@ -14,7 +14,6 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import Optimizer
@@ -35,8 +34,7 @@ from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.round import Round
 from fedgen.io.field_types import conforms, is_count
 from fedgen.io.files import atomic_write
-from fedgen.io.tensor_files import check_state, fill_empty, objects_in, read_torch
-from fedgen.models.optional_hooks import data_module_of
+from fedgen.io.tensor_files import check_state, fill_empty, read_torch
 from fedgen.models.round_clock import RoundClock
 from fedgen.own_code import rank_zero_warn
 
@@ -109,21 +107,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         else:
             found = read_torch(path)
         return move_data_to_device(found, map_location) if isinstance(map_location, (str, torch.device)) else found
-
-
-def warn_of_objects(trainer: Trainer) -> None:
-    """Warn, when fitting starts, of hyperparameters that make the run's checkpoints unreadable."""
-    if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
-        return
-    for owner in (trainer.lightning_module, data_module_of(trainer)):
-        for name, value in plain(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
-            who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
-            if objects_in(value):  # Lightning has taken out what cannot be pickled
-                rank_zero_warn(
-                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
-                    " they are read, to resume or to evaluate, as reading unpickles no objects; write"
-                    f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
-                )
 
 
 def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
