@@ -1,4 +1,4 @@
-"""The federated language model of molecules that comes with the kit: texts, card, recipe, and the numbers of its page."""
+"""The federated language model of molecules that comes with the kit: texts, card, recipe and the page's numbers."""
 
 import re
 from pathlib import Path
