@@ -85,7 +85,7 @@ def test_it_is_the_kits_recipe_with_seed_0(name):
 
 
 def test_the_page_compares_both_networks_with_their_controls_and_other_deals_by_their_records():
-    found = {str(path.relative_to(PRETRAINED)) for path in PRETRAINED.rglob("*.jsonl")}
+    found = {str(path.relative_to(PRETRAINED)) for name in NETWORKS for path in (PRETRAINED / name).rglob("*.jsonl")}
     assert found == {path for *_, path in COMPARED}
     controls = (f"{name}/{COMPARISONS}/{control}.jsonl" for name in NETWORKS for control in ("centralised", "local"))
     assert found >= {*controls}
