@@ -14,7 +14,7 @@ from fedgen.class_paths import nearest
 UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 SCREEN = 40  # lines of a screen, which has 80 columns
 ASK, ASK_ALL = ("-h", "--help"), "--help-all"
-OF_JSONARGPARSE = ("--config", "--print_config")
+HIDDEN = {*ASK, ASK_ALL, "--config", "--print_config"}  # the last two are jsonargparse's
 OF_FILE = "Path to a configuration file."  # jsonargparse's option for all settings of a group
 
 
@@ -40,8 +40,7 @@ class PlainCommandParser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         whole = self.format_help()
-        fits = len(whole.splitlines()) <= SCREEN and not isinstance(self, ArgumentParser)
-        self._print_message(whole if fits else self._a_line_each(), file or sys.stdout)
+        self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
 
     def error(self, message: str, *cause: Exception | None) -> NoReturn:
         if match := UNKNOWN.search(message):
@@ -49,15 +48,13 @@ class PlainCommandParser(argparse.ArgumentParser):
         super().error(message, *cause)
 
     def _a_line_each(self) -> str:
-        shown = [one for one in self._actions if one.help not in (argparse.SUPPRESS, OF_FILE)]
         named = [
             (next(iter(one.option_strings), one.dest.upper()), " ".join((one.help or "").replace("%%", "%").split()))
-            for one in shown
-            if not set(one.option_strings) & {*ASK, ASK_ALL, *OF_JSONARGPARSE}
+            for one in self._actions
+            if one.help not in (argparse.SUPPRESS, OF_FILE) and not HIDDEN & {*one.option_strings}
         ]
-        usage = [self.prog, *(name for name, _ in named if not name.startswith("-"))]
-        if any(name.startswith("-") for name, _ in named):
-            usage.append("[--option VALUE ...]")
+        given = [name for name, _ in named if not name.startswith("-")]
+        usage = [self.prog, *given, *["[--option VALUE ...]"] * (len(given) < len(named))]
         longest = max((len(name) for name, _ in named), default=0)
         return "\n".join(
             [
@@ -78,10 +75,13 @@ class _Formatter(DefaultHelpFormatter):
 
 
 class CommandParser(PlainCommandParser, ArgumentParser):
-    """jsonargparse's parser with the same help and errors."""
+    """jsonargparse's parser with the same errors, and a help of a line for each option."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, formatter_class=_Formatter, **options)
+
+    def print_help(self, file: Any = None) -> None:
+        self._print_message(self._a_line_each(), file or sys.stdout)
 
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:

@@ -237,13 +237,8 @@ class Evaluator:
         """
         sampler = ImageSampler.of(sample)
         self.real.prepare()
-        found, images, counts, used, lost = (
-            Found(),
-            torch.empty(0),
-            dict[Place, int](),
-            dict[Place, int](),
-            dict[str, str](),
-        )
+        found, images, lost = Found(), torch.empty(0), dict[str, str]()
+        counts, used = dict[Place, int](), dict[Place, int]()
         for made in self.embed_generated(sampler, round):
             found |= self.real.scores(made, **asked)
             images = images if len(images) else made.images

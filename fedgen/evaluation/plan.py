@@ -381,19 +381,20 @@ class RealSide:
     ) -> list[ScoreRecord]:
         """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding.
 
-        Of texts those without features are not `used`. Models of which others are used compare all the same.
+        `used` are those with features, where some texts have none: models that differ in it compare all the same.
         """
-        details = {"generator": generator, "used": counts if used is None else used, **details}
-        splits = {split.name: split for split in self.plan.splits}
+        details, splits = {"generator": generator, **details}, {split.name: split for split in self.plan.splits}
+        used = counts if used is None else used
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
-            records += self._records(scores, panels[embedding], [splits[name]], counts, split=name, **details)
+            records += self._records(scores, panels[embedding], [splits[name]], counts, used, split=name, **details)
         for panel, (gap, sides) in product(self.plan.panels, GAPS.items()):
             better, worse = ({one.name: one for one in found.get((name, panel.embedding.name), ())} for name in sides)
             names = [choice.name for choice in panel.choices if choice.definition.has_distribution]
             if scores := [_gap(better[name], worse[name]) for name in names if name in better and name in worse]:
-                records += self._records(scores, panel, [splits[side] for side in sides], counts, split=gap, **details)
+                both = [splits[side] for side in sides]
+                records += self._records(scores, panel, both, counts, used, split=gap, **details)
         return [self.described(record) for record in records]
 
     def _records(

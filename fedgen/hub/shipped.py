@@ -39,7 +39,7 @@ def pretrained_card(folder: Path) -> ModelCard:
     card.facts["hash of the partition"], card.picture = partition, samples
     card.about = (
         "[Curves of these scores](curves.png) and [scores of controls](comparisons) lie beside this card, and"
-        f" [a page](../../../docs/{page}.md) tells what the network compares to and what mattered for it."
+        f" [a page](../../../docs/{page}.md) compares the network with others and says which choices mattered."
     )
     place = f"{CHECKPOINTS}/pretrained/{folder.name}"
     card.load = f'from fedgen.hub import from_pretrained\n\nmodel = from_pretrained("{place}")'

@@ -267,7 +267,7 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL) -
 def _refuted(ahead: Floats, covariance: Floats, level: float) -> bool:
     """Whether normal values [K] with this covariance refute that no mean is positive: the test of Cox and Shi."""
     scale = covariance.diagonal() ** 0.5
-    # what is certain about some differences of others would have no one solution: a little noise beside it
+    # the ridge gives a singular covariance one solution
     ahead, alike = ahead / scale, covariance / np.outer(scale, scale) + 1e-8 * np.eye(len(scale))
     if _chi_squared_tail(float(ahead.max()) ** 2 * bool(ahead.max() > 0), len(ahead)) < level:
         return True  # the distance is at least that to one bound, the degrees of freedom at most all

@@ -143,7 +143,8 @@ def auc_with_error(members: np.ndarray, others: np.ndarray, paired: bool = False
 def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str, paired: bool = False) -> IntervalEstimate:
     """True less false positive rate at a threshold of each half of the images, measured on the other half.
 
-    Of pairs that share noise the errors fall to what thresholds that move by chance add; the halves' difference has it.
+    Thresholds vary by chance. Pairs that share noise have errors so small that this matters: their interval is at least
+    as wide as the difference of the two halves implies.
     """
     inside, outside = (np.zeros(len(part), dtype=bool) for part in (members, others))
     for half, which in ((inside, "members"), (outside, "others")):

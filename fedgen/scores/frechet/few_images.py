@@ -90,7 +90,7 @@ class JackknifeReference(OfFeatures):
             ValueError: for another D, unusable features, or too few images, naming the client.
         """
         whole = generated if isinstance(generated, Tensor) else pool(generated)
-        groups = list(generated) if not isinstance(generated, Tensor) else _in_groups(generated, self.groups)
+        groups = _in_groups(generated, self.groups) if isinstance(generated, Tensor) else list(generated)
         found = self._reference.measure(whole, errors)
         assert found.numbers is not None
         made = self._without_generated_groups(groups)
@@ -105,9 +105,9 @@ class JackknifeReference(OfFeatures):
 
     def _without_generated_groups(self, groups: Sequence[Gaussian]) -> Tensor:
         """The corrected distances [K + 1, G] without a group of generated images each."""
-        left, name = (pool(_without(groups, group)) for group in range(self.groups)), "the generated set without"
-        measured = (self._reference.measure_all(one, False, name=f"{name} 1 / {self.groups}") for one in left)
-        return torch.stack([one.values for (one,) in measured], 1)
+        name = f"the generated set without 1 / {self.groups}"
+        left = (pool(_without(groups, group)) for group in range(self.groups))
+        return torch.stack([self._reference.measure_all(one, False, name=name)[0].values for one in left], 1)
 
     def _without_real_groups(self, generated: Tensor | Gaussian, numbers: ImageCounts) -> Tensor:
         """Those [K + 1, G] without a group of each client's images: of the root of the generated images' covariance."""
@@ -128,7 +128,7 @@ class JackknifeReference(OfFeatures):
 def _group_numbers(clients: Sequence[Tensor]) -> list[Tensor]:
     """Numbers of each client's different images, from 0 on; copies, in other clients too, have that of the first one.
 
-    What a set loses with a group it loses with all copies: else it would lose nothing, and yet count fewer.
+    A group then takes all copies of its images with it: otherwise the rest would count as smaller than it is.
     """
     if not clients:
         return []
