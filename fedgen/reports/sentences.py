@@ -164,7 +164,7 @@ def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[st
         how = "These scores cannot tell which is better: one of the orders may be chance."
         sure = [{pair.better_by_first, pair.better_by_second} for pair in comparison.pairs if pair.holds]
         if {first.round, second.round} in sure:
-            how = "Both orders hold with 95 % confidence, so the choice of aggregate decides."
+            how = f"Both orders hold on these real {first.noun} (95 %), so the choice of aggregate decides."
         both = f"{names[0]} prefers round {first.round} ({avg}), {names[1]} round {second.round} ({of_all})"
         lines = [f"{both}. {how}"]
     return [*lines, f"{say_pairs(comparison)}."] if comparison.checkpoints > 2 else lines

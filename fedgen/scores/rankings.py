@@ -207,7 +207,7 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 LEVEL = 0.95
 DRAWS = 2000
 MOST_DRAWN = 200  # values; of more, Bonferroni's or Sidak's bound stands for quantiles: safe, and a little wider
-BETA = 0.01  # of the hybrid interval's error, a fifth, spent on where the mean can be at all
+SHARE = 0.2  # of the hybrid interval's error, spent on where the mean can be at all
 STEPS = 60  # of a bisection
 
 
@@ -347,13 +347,13 @@ def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, see
     below, above = shares < 1, shares > 1
     low = float((rest[below] / (1 - shares[below])).max(initial=-np.inf))
     high = float((rest[above] / (1 - shares[above])).min(initial=np.inf))
-    scales = covariance[known, known] ** 0.5
+    scales, beta = covariance[known, known] ** 0.5, SHARE * (1 - level)
     if len(known) <= MOST_DRAWN:
         draws = _draws(covariance[np.ix_(known, known)], seed, 5 * DRAWS)[:, scales > 0]
-        reach = float(np.quantile((np.abs(draws) / scales[scales > 0]).max(1), 1 - BETA)) * deviation
+        reach = float(np.quantile((np.abs(draws) / scales[scales > 0]).max(1), 1 - beta)) * deviation
     else:  # Sidak 1967: a bound for any covariance
-        reach = NormalDist().inv_cdf((1 + (1 - BETA) ** (1 / len(known))) / 2) * deviation
-    part = (1 - level - BETA) / (2 * (1 - BETA))
+        reach = NormalDist().inv_cdf((1 + (1 - beta) ** (1 / len(known))) / 2) * deviation
+    part = (1 - level - beta) / (2 * (1 - beta))
     ends = [_mean_at(own, deviation, (low, high), reach, quantile) for quantile in (1 - part, 0.5, part)]
     return Winner(place, -ends[1], -ends[2], -ends[0])
 

@@ -197,6 +197,12 @@ def test_influences_of_another_value_do_not_count(path):
     assert load_influences(path.parent, read_records(path))[0].real_influences is None
 
 
+def test_influences_of_a_record_that_is_stored_already_are_added(path):
+    append_records(path, [record("fid", "all", 1.0, 0)])
+    append_records(path, [influential(0)])
+    assert load_influences(path.parent, read_records(path))[0].real_influences.tolist() == [0.5, -0.5]
+
+
 def test_influences_go_with_their_round(path):
     append_records(path, [influential(0), influential(1)])
     drop_from(path, 1)

@@ -24,8 +24,8 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
         ],
         "Floor": [above],
         "avg and all": [
-            "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold with"
-            " 95 % confidence, so the choice of aggregate decides.",
+            "fid_avg prefers round 1 (fid_avg 25.00±0.40), fid_all round 2 (fid_all 3.00±0.40). Both orders hold on"
+            " these real images (95 %), so the choice of aggregate decides.",
             "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure.",
         ],
         "Clients": ["By fid at round 2, minus the score of real images, no client is clearly served worst."],

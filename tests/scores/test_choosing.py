@@ -113,12 +113,13 @@ def test_a_covariance_of_shared_noise_counts_differences_alone():
     assert found.low < 0 < found.high
 
 
-def test_of_one_value_and_of_far_ones_the_interval_is_the_usual_one():
+@pytest.mark.parametrize(("level", "z"), [(0.8, 1.282), (0.95, 1.96), (0.999, 3.291)])
+def test_of_one_value_and_of_far_ones_the_interval_is_the_usual_one(level, z):
     for values in ([3.0], [3.0, 50.0]):
-        found = winner(values, [0.5] * len(values))
+        found = winner(values, [0.5] * len(values), level)
         assert found.place == 0
         assert found.median == pytest.approx(3.0, abs=1e-3)
-        half = 1.96 * 0.5
+        half = z * 0.5
         assert [found.low, found.high] == pytest.approx([3 - half, 3 + half], abs=0.05)
 
 

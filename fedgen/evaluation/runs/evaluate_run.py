@@ -172,11 +172,13 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those outside of the set that holds the best, at a level of
-# alpha over the number of looks, are out for good; so the best is kept with the level asked for, on these real images.
+# alpha over the number of looks, are out for good; so the best is kept, and the width said holds, with the level asked
+# for, on these real images.
 # Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left, with none left
 # that can be worse than the best by more than `width`, or with `most` images of each. Its images are the first of those
 # that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
 LOOKS = 5
+WIDTHS = 0.2  # share of each look's error that is spent on how far those left may differ
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
 FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
 
@@ -265,11 +267,11 @@ def narrow_down(
     for size in dict.fromkeys(sizes):
         looks.append((size, len(contenders)))
         records = [score(round, size) for round in contenders]
-        own = [record.badness for record in records]
-        inside = best_set(own, covariance_of(records), 1 - (1 - level) / LOOKS)
+        own, alpha = [record.badness for record in records], (1 - level) / LOOKS
+        inside = best_set(own, covariance_of(records), 1 - (1 - WIDTHS) * alpha)
         order = sorted(np.flatnonzero(inside).tolist(), key=own.__getitem__)
         contenders, left = [contenders[place] for place in order], [records[place] for place in order]
-        apart = _width(left, (1 - level) / LOOKS)
+        apart = _width(left, WIDTHS * alpha)
         if len(left) == 1 or (width is not None and apart <= width):
             break
     return looks, left, apart

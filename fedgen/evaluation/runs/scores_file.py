@@ -52,12 +52,13 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
     with _only_writer(path):
         before, whole, _ = _read(path)
         present = {record.identity: record for record in before}
-        records = [record for record in unique(records) if present.get(record.identity) != record]
+        given = unique(records)  # of which those that are stored already may bring influences that are not
+        records = [record for record in given if present.get(record.identity) != record]
         if any(record.identity in present for record in records):
             whole = _lines(unique([*present.values(), *records]))
         else:
             whole += _lines(records)
-        _write_influences(path.parent / INFLUENCES, [*before, *records])
+        _write_influences(path.parent / INFLUENCES, [*before, *given])
         _replace(path, whole)
 
 
