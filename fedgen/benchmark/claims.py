@@ -161,7 +161,7 @@ def _cell_of(entry: Entry) -> Cell:
         images = OwnImages(**own["images"]) if "images" in own else None
         places = {one.beside: one for one in suite.cells_with(OwnClass(own["class_path"], own["slot"], images=images))}
         if cell.name not in places:
-            raise ValueError(f"a {own['slot']} of one's own stands beside {', '.join(places)}, not {cell.name}")
+            raise ValueError(f"an own {own['slot']} stands beside {', '.join(places)}, not {cell.name}")
         cell = places[cell.name]
     if entry.name != cell.name:
         raise ValueError(f"its parts are those of {cell.name}")

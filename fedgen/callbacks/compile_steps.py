@@ -73,8 +73,8 @@ class CompileSteps(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_checked and not any(compiled.was_called for compiled in self._compiled.values()):
             rank_zero_warn(
-                f"CompileSteps changes nothing: no step calls {', '.join(self._compiled)} as a function and in training"
-                " mode; name parts that are called so, CompileSteps(networks=[...]), or leave the callback out"
+                f"CompileSteps changes nothing: no step calls {', '.join(self._compiled)} as a function in training"
+                " mode; name parts that steps call so, CompileSteps(networks=[...]), or leave the callback out"
             )
         self._is_checked = True
 
@@ -146,13 +146,13 @@ def _chosen(module: LightningModule, names: Sequence[str] | None) -> dict[str, n
         return {name: parts[name] for name in names}
     if isinstance(getattr(module, "compiles", None), bool):  # as `GAN`, `StyleGAN2` and diffusion models have it
         raise ValueError(
-            f"{type(module).__name__} knows itself what of its steps can be compiled: set its `compile`"
-            " (--model.init_args.compile true) in place of CompileSteps, or name parts, CompileSteps(networks=[...])"
+            f"{type(module).__name__} has a setting for compiling its steps: use `compile`"
+            " (--model.init_args.compile true) instead of CompileSteps, or name parts: CompileSteps(networks=[...])"
         )
     if not trained:
         raise ValueError(
-            f"CompileSteps finds no network in {type(module).__name__}: parameters of its own are not compiled; put"
-            " them into a part, self.net = nn.Sequential(...), or leave the callback out"
+            f"CompileSteps finds no network in {type(module).__name__}: it compiles submodules, not the module's own"
+            " parameters; put these into a submodule, self.net = nn.Sequential(...), or leave the callback out"
         )
     return trained
 

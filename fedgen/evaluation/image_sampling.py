@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.data.examples import kind_of
+from fedgen.data.lazy_examples import join_inputs
 from fedgen.data.optional_attributes import optional
 from fedgen.data.text import encode_all, widened
 from fedgen.evaluation.records import sampling_of
@@ -230,7 +231,7 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         offset = torch.rand((), generator=generator, dtype=torch.float64)
         counts = (ends * num_images + offset).floor().diff().long().tolist()
         parts = [sample(count, generator).cpu() for sample, count in zip(samplers, counts) if count]
-        return torch.cat(parts)[torch.randperm(num_images, generator=generator)]
+        return join_inputs(parts)[torch.randperm(num_images, generator=generator)]
 
     return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))
 

@@ -1,18 +1,18 @@
-"""Clients' own models: where tensors are personal, who takes part in the training is scored with the model it has.
+"""Scores of clients' own models: where tensors are personal, each participating client is scored with its own model.
 
-A client's own model is the server's with the client's personal tensors in their places, as they were after its last
-turn. Who has had no turn yet, or never takes part, has the server's.
+A client's own model is the server's model with the client's personal tensors after its last turn. A client without a
+turn so far, or one that never takes part, has the server's model.
 
-Of what a score uses of a model it is tried on a few examples whether the clients' tensors change it. Images that a
-private critic has no part in are those of one generator, and their scores have both aggregates; a score of the model
-itself, such as its loss, is then still each client's own. Where images are each client's own, they are held against its
-own images, and so there is no aggregate all.
+A few examples show whether personal tensors change what a score uses. If only the critic is personal, all clients share
+one generator: scores of images have both aggregates, while scores of the model itself, such as its loss, are still each
+client's own. If images depend on personal tensors, each client's images are compared with its own real images, so there
+is no aggregate all.
 
-The cross-client matrix has each client's own model on each client's images, its own on the diagonal.
+The cross-client matrix scores each client's own model on each client's images, its own on the diagonal.
 
-A moving average of weights follows the server's at the ends of rounds, so that its copies of personal tensors follow
-tensors that no client trains. In a client's own model its tensors stand in the average as well, as they are, beside the
-average of what is shared.
+A moving average of weights follows the server's weights at the end of each round; its copies of personal tensors are
+then averages of tensors that no client trains. So in a client's own model the averaged network has the client's
+personal tensors as they are, beside the average of the shared ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from fedgen.data.lazy_examples import join_inputs
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.image_sampling import DescribedSampler, Sample
@@ -57,7 +58,7 @@ Personal = Mapping[int, Tensors]  # clients' tensors by name, by their numbers a
 
 
 class SingleClients:
-    """Scores each client's own model in its turn; then every aggregate of them but all, which would need one model."""
+    """Scores each client's own model in turn, then all aggregates but 'all', which needs one model."""
 
     def __init__(self, evaluator: Evaluator, splits: Sequence[Split], panels: Sequence[Panel]) -> None:
         self.evaluator, self.splits, self.panels = evaluator, splits, panels
@@ -67,7 +68,7 @@ class SingleClients:
         self._found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
 
     def score(self, client: str, model: nn.Module, round: int) -> Tensor:
-        """Keeps what a client's own model scores; gives its images of the first split that the client is in."""
+        """Keep the scores of a client's own model; return its images of the first split that has the client."""
         own, sample = [split for split, _ in self.places[client]], self.evaluator.sampler_of(model)
         first = torch.empty(0)
         for made in self.evaluator.embed_generated(sample, round, lambda s, panel: s in own and panel in self.panels):
@@ -109,7 +110,7 @@ class OwnModels:
     def evaluate(
         self, module: nn.Module, sample: Sample, personal: Personal, own: Sequence[Panel], round: int, **details: Any
     ) -> Evaluation:
-        """The scores of a model on whose clients' tensors those in some embeddings hang, as `check` found."""
+        """The scores of a model whose clients' tensors change those in some embeddings, as `check` found."""
         evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
         evaluator.prepare()
         found, first = Found(), torch.empty(0)
@@ -126,7 +127,8 @@ class OwnModels:
         for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
             with own_in_place(module, by_name.get(client, {})):
                 drawn.append(singles.score(client, module, round)[:each])
-        mine, images = singles.take(), torch.stack(drawn, 1).flatten(0, 1)  # of the clients in turn
+        # images of the clients in turn
+        mine, images = singles.take(), join_inputs(drawn).unflatten(0, (len(drawn), -1)).transpose(0, 1).flatten(0, 1)
         details |= {"round": round, "sampling": dict(optional(sample, DescribedSampler, "sampling"))}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
@@ -135,7 +137,7 @@ class OwnModels:
         return Evaluation(records, images if len(images) else first)
 
     def check(self, module: nn.Module, personal: Personal) -> list[Panel]:
-        """The embeddings on which some scored client's own model scores otherwise than the server's."""
+        """The embeddings in which some scored client's own model differs from the server's."""
         trained = self.evaluator.trained or []
         known = {number: own for number, own in personal.items() if number < len(trained)}
         scored = [own for number, own in known.items() if trained[number] in self._scored]
@@ -172,7 +174,7 @@ class OwnModels:
         return [column for column in self.evaluator.column_names() if column.removesuffix("_all") not in scores]
 
     def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
-        """The embeddings on which some model differs from the server's by more than that differs from itself."""
+        """The embeddings in which some model differs from the server's by more than two runs of that differ."""
         found = []
         for on_model in (False, True):
             panels = [panel for panel in self.evaluator.panels if panel.on_model == on_model]
@@ -305,8 +307,8 @@ def client_matrices(
     panels = OwnModels(evaluator).check(module, personal)
     if not panels:
         raise ValueError(
-            "a matrix is of clients' own models, and here all have one: train with FedAvgStrategy(personal=[...]) of"
-            " tensors that images depend on, or with --local_only"
+            "a matrix compares clients' own models, and here all clients share one: train with"
+            " FedAvgStrategy(personal=[...]), naming tensors that images depend on, or with --local_only"
         )
     kept = {trained[number]: tensors for number, tensors in personal.items()}
     rows: dict[tuple[str, str, str], list[FederatedScore]] = {}

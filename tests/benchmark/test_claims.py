@@ -159,7 +159,7 @@ def test_an_own_class_changes_its_place_in_the_recipe_and_nothing_else(tmp_path)
 def test_an_own_class_stands_beside_a_cell_that_the_suite_gives_it(slot, tmp_path):
     name = "wgan-gp/my_kit.Mine" if slot == "client_algorithm" else "my_kit.Mine/local"
     form = own_form(slot, {"class_path": "my_kit.Mine"}, f"digits/by-class/{name}", cell=LOCAL)
-    with pytest.raises(ValueError, match=f"a {slot} of one's own stands beside {FEDERATED}, not {LOCAL}"):
+    with pytest.raises(ValueError, match=f"an own {slot} stands beside {FEDERATED}, not {LOCAL}"):
         check(read_entry(write_form(tmp_path, form)))
 
 

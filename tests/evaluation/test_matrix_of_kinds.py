@@ -14,7 +14,7 @@ from fedgen.callbacks import RoundCheckpoint
 from fedgen.cli.stored import evaluate_stored
 from fedgen.embeddings import ModuleEmbedding, embed
 from fedgen.evaluation import Evaluator, ScoreRecord, evaluate_run, read_records
-from fedgen.evaluation.image_sampling import draw_images, sampler_of
+from fedgen.evaluation.image_sampling import draw_images, mixture, sampler_of
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.metrics import FederatedFrechetDistance
 from fedgen.scores import FrechetReference
@@ -130,6 +130,41 @@ def test_direct_scores_of_features_are_those_recorded(kind, trained):
     made = embed(embedding_of(kind), made_at(kind, next(folder.glob("**/round=00000.ckpt")), 0))
     score = FrechetReference.from_features(features_of(kind)).score(made)
     assert {name: score.values[name.removeprefix("fid_")] for name in NAMES} == close(recorded)
+
+
+class Apart(Noise):
+    """A model of which clients can keep a part; the other one changes nothing."""
+
+    def __init__(self, kind):
+        super().__init__(kind)
+        self.common = torch.nn.Parameter(torch.tensor(0.0))
+
+    def training_step(self, batch, batch_idx):
+        target = batch[0].float().mean() / (100 if self.kind == "texts" else 1)
+        return (self.shift - target).square() + self.common.square()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("personal", ["*", "shift"])
+def test_clients_own_models_are_scored_together_or_each_with_the_plain_score(kind, personal, tmp_path):
+    judge = FederatedEvaluation(2, [embedding_of(kind)], MADE, ["fid"], seed=SEED, report=False)
+    strategy, module = FedAvgStrategy(2, personal=[personal]), Apart(kind)
+    make_trainer(strategy, ROUNDS, callbacks=[judge], default_root_dir=tmp_path).fit(module, federation(kind))
+    samplers = []
+    for own in range(2):
+        client = Noise(kind)
+        client.shift.data = strategy.personal_tensors[own]["shift"]
+        samplers.append(sampler_of(client))
+    assert client.shift.data != strategy.personal_tensors[0]["shift"]
+    if personal == "*":  # no model is shared: the mixture of all is scored
+        made = draw_images(mixture(samplers, torch.tensor([0.4, 0.6])), MADE, SEED, ROUNDS - 1)
+        plain = plain_fid(features_of(kind), embed(embedding_of(kind), made))
+    else:
+        made = [embed(embedding_of(kind), draw_images(sampler, MADE, SEED, ROUNDS - 1)) for sampler in samplers]
+        alone = [plain_fid([own], part)["fid_all"] for own, part in zip(features_of(kind), made)]
+        plain = {"fid_avg": 0.4 * alone[0] + 0.6 * alone[1]}
+    assert by_round(read_records(tmp_path / "scores.jsonl"))[ROUNDS - 1] == close(plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,7 +32,7 @@ Given = ParamSpec("Given")
 
 
 def refuses(faults: Callable[Given, Iterator[str]]) -> Callable[Given, None]:
-    """Make a check of a generator of faults: the first is raised as MisconfigurationException."""
+    """Turn a generator of faults into a check that raises the first as MisconfigurationException."""
 
     @wraps(faults)
     def check(*args: Given.args, **kwargs: Given.kwargs) -> None:
@@ -62,20 +62,20 @@ def refuse_batch(batch: Any) -> None:
 
 
 def warn_unseen_steps(algorithm: ClientAlgorithm, schedule: Schedule | None) -> None:
-    """Warn if client algorithm or schedule should have acted on the steps of a turn, and there were none."""
+    """Warn if a client algorithm or schedule should have changed a turn's steps and the turn had none."""
     if schedule is not None or type(algorithm) is not ClientAlgorithm:
         rank_zero_warn(
-            "a client took no optimizer step through Lightning in its turn, so the client algorithm and schedule did"
-            " not act on it; under manual optimisation step the optimizers of `self.optimizers()`, not the raw ones"
+            "a client took no optimizer step through Lightning in its turn, so the client algorithm and schedule had no"
+            " effect; under manual optimisation step the optimizers of `self.optimizers()`, not the raw ones"
         )
 
 
 def warn_of_remainder(interval: int, iterations: int) -> None:
-    """Warn of gradients that a module accumulated by hand and that remained at a turn's end."""
+    """Warn of gradients that a module accumulated by hand and had not used when a turn ended."""
     rank_zero_warn(
         f"the module accumulates gradients by hand, and those of the last {iterations} of {interval} iterations were"
-        " dropped at a turn's end without a step; also step where self.trainer.is_last_batch is true, or make"
-        " communication_interval a multiple"
+        " dropped when a turn ended, without a step; also step where self.trainer.is_last_batch is true, or make"
+        " communication_interval a multiple of the module's number"
     )
 
 
@@ -107,14 +107,14 @@ def check_trainer(trainer: Trainer) -> Iterator[str]:
 
 @refuses
 def check_finders(trainer: Trainer) -> Iterator[str]:
-    """Refuse callbacks that try a value a batch, `Tuner.lr_find` among them: a batch is a client's whole turn."""
+    """Refuse callbacks such as `Tuner.lr_find` that try one value per batch: a batch is a client's whole turn."""
     for callback in trainer.callbacks:
         if isinstance(callback, (callbacks.LearningRateFinder, callbacks.BatchSizeFinder)):
             method = "lr_find" if isinstance(callback, callbacks.LearningRateFinder) else "scale_batch_size"
             yield (
-                f"{type(callback).__name__} (Tuner.{method}) tries a value in each batch, and under FedAvgStrategy that"
-                f" is a client's whole turn; find it without the strategy, by Tuner(Trainer()).{method}(module,"
-                " datamodule=data) on the same data module, which then pools the clients"
+                f"{type(callback).__name__} (Tuner.{method}) tries one value per batch, and under FedAvgStrategy that"
+                f" is a client's whole turn; use it without the strategy, Tuner(Trainer()).{method}(module,"
+                " datamodule=data): the same data module then pools the clients"
             )
 
 
@@ -127,10 +127,10 @@ def check_aggregator(
     module: Module,
     algorithm: ClientAlgorithm,
 ) -> Iterator[str]:
-    """Refuse what clients would send or leave without a private aggregator's noise, or past a robust one's bounds."""
+    """Refuse settings by which clients' values would escape a private aggregator's noise or a robust one's bounds."""
     name = type(aggregator).__name__
     if aggregator.private:
-        alone = f"{name} protects weights alone, and"
+        alone = f"{name} protects only weights, and"
         if client_weights != "uniform":
             yield f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
         if optimizer_state == "average":
@@ -143,56 +143,56 @@ def check_aggregator(
             yield f"{alone} {type(algorithm).__name__} leaves clients' models in the run's checkpoints: leave it out"
         if any(optional(part, ModulePart, "shares_images") for part in module.modules()):
             yield (
-                f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients'"
-                " images too, so that a client has a part in every update: give the loss aggregate='own' and let"
-                " clients train the generator, or set references that are not secret"
+                f"{name} bounds what a client's own update adds, and a loss of the model uses other clients' images,"
+                " so every update contains something of every client: give the loss aggregate='own' and let clients"
+                " train the generator, or set references that are not secret"
             )
     if aggregator.robust:
         bounds = f"{name} bounds what one client does to the weights, and"
         if optimizer_state == "average":
             yield f"{bounds} optimizer_state='average' takes the plain mean of clients' states: pass 'reset' or 'keep'"
         if exchange.beside:
-            yield f"{bounds} the client algorithm adds up clients' control variates, without bounds: leave it out"
+            yield f"{bounds} the client algorithm sums clients' control variates without bounds: leave it out"
 
 
 @refuses
 def check_counters(exchange: Exchange, module: Module) -> Iterator[str]:
-    """Refuse undeclared integer and boolean tensors under masks or noise: the largest would show one client's."""
+    """Refuse undeclared integer and boolean tensors under masks or noise: their maximum is one client's value."""
     # BatchNorm's counts advance by the interval; tensors of several numbers, such as index tables, are held constant
     norms = {f"{n}.num_batches_tracked".lstrip(".") for n, part in module.named_modules() if isinstance(part, NormBase)}
     exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
     exchange.hold_tables()
     if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
         yield (
-            f"{', '.join(undeclared[:3])}: integer or boolean tensors, of which the largest over clients would show one"
-            " client's, so that it may not travel beside masks or noise. Declare what becomes of them:"
+            f"{', '.join(undeclared[:3])}: the maximum of integer or boolean tensors over clients would show one"
+            " client's value, which masks and noise are to hide. Choose another rule:"
             f" FedAvgStrategy(rules={{{undeclared[0]!r}: 'advance'}}) lets a counter grow by the communication interval"
             " each round, 'server' keeps the server's value"
         )
     if largest := [name for name in exchange.counters if name not in exchange.advancing]:
-        yield f"{largest[0]} has the rule 'max', which shows one client's value beside noise; use 'advance' or 'server'"
+        yield f"{largest[0]} has the rule 'max', which shows one client's value: use 'advance' or 'server'"
 
 
 @refuses
 def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> Iterator[str]:
-    """Refuse samplers that would weigh clients twice, or whose draws a private aggregator does not count."""
+    """Refuse samplers that weight clients twice, or whose draws a private aggregator's epsilon does not cover."""
     if sampler is not None and sampler.weighs and client_weights != "uniform":
         yield f"{type(sampler).__name__} draws clients by their examples already: pass client_weights='uniform'"
     if sampler is not None and aggregator.private:
         name = type(aggregator).__name__
-        yield f"{name} counts clients that are drawn uniformly, as {type(sampler).__name__} does not: leave it out"
+        yield f"{name} assumes that clients are drawn uniformly, as {type(sampler).__name__} does not: leave it out"
 
 
 @refuses
 def check_compression(compressor: Compressor | None, aggregator: Aggregator, fixed: bool) -> Iterator[str]:
-    """Refuse compressed updates that cannot be added up under masks, or of which rests are kept without noise."""
+    """Refuse compressed updates that cannot be summed under masks, or whose remainders are kept without noise."""
     kind = type(compressor).__name__
     if compressor is not None and fixed:
-        yield f"compression={kind}: under secure aggregation compressed messages cannot be added up: leave it out"
+        yield f"compression={kind}: compressed messages cannot be summed under secure aggregation: leave it out"
     if compressor is not None and aggregator.private and compressor.keeps_clients:
         yield (
-            f"{type(aggregator).__name__} protects what clients send, and {kind} leaves the rest without noise in the"
-            " run's checkpoints: pass QSGD or error_feedback=False (of PowerSGD also warm_start=False)"
+            f"{type(aggregator).__name__} protects what clients send, and {kind} keeps what they did not send, without"
+            " noise, in the run's checkpoints: pass QSGD or error_feedback=False (for PowerSGD also warm_start=False)"
         )
 
 
@@ -210,7 +210,7 @@ def run_whole_rounds(trainer: Trainer) -> None:
 
 @refuses
 def check_limits(trainer: Trainer) -> Iterator[str]:
-    """Refuse, before the first turn, limits that would cut every round, so that none would be finished."""
+    """Refuse, before the first turn, limits that cut every round, so that no round would finish."""
     loader = training_loader(trainer)
     lengths = [] if loader is None else [sized_len(part) for part in loader.flattened]
     for turns, limit in zip(lengths, [] if loader is None else loader.limits or []):
@@ -218,9 +218,9 @@ def check_limits(trainer: Trainer) -> Iterator[str]:
             name = "overfit_batches" if trainer.overfit_batches > 0 else "limit_train_batches"
             yield (
                 f"{name}={getattr(trainer, name)!r}: a batch is a client's whole turn and a round has {turns} of them,"
-                f" so that every round would be cut after {limit} and dropped. For fewer clients a round pass"
-                f" FedAvgStrategy(cohort_size={limit}), for shorter turns a lower communication_interval, and to try"
-                " one whole round Trainer(fast_dev_run=True)"
+                f" so every round would be cut after {limit} and dropped. For fewer clients per round pass"
+                f" FedAvgStrategy(cohort_size={limit}), for shorter turns a lower communication_interval, to try one"
+                " whole round Trainer(fast_dev_run=True)"
             )
 
 
