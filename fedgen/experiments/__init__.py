@@ -14,81 +14,81 @@ and a line below; docs/architecture.md names what to start from.
 
 _SHOWN = {  # module -> experiment -> what it shows
     "theory.gaussian_toy": {
-        "gaussian-toy": "21 generators, two Gaussian clients: FID-avg and FID-all differ in minima, KID's gap is flat",
-        "gaussian-loglik": "the same clients: log-likelihood's avg and all are one curve, by variance and by mean",
+        "gaussian-toy": "two Gaussian clients: minima of FID-avg and FID-all",
+        "gaussian-loglik": "the same by log-likelihood: one curve for avg and all",
     },
     "theory.gaussian_fids": {
-        "barycentre": "FID-avg as the distance to a Wasserstein barycentre: exact for commuting covariances alone",
-        "minibatch-bias": "FID of a minibatch as a loss shrinks a generator; a queue, an EMA and MMD^2 do not",
+        "barycentre": "FID-avg as the distance to a Wasserstein barycentre",
+        "minibatch-bias": "FID of minibatches as a loss shrinks a generator",
     },
     "theory.fastfid": {
-        "fastfid-speed": "time of FID as a loss and of its gradient, beside Algorithm 1, torchmetrics and scipy",
-        "fastfid-error": "error of a matrix root's trace in float32 by scipy, Algorithm 1 and ours, beside the paper's",
+        "fastfid-speed": "time of FID as a loss and of its gradient",
+        "fastfid-error": "float32 error of the trace of a matrix root",
     },
     "ranking.trained_checkpoints": {
-        "perfect-generator": "checkpoints of federated GANs and DDPMs against generators that are perfect for a class",
-        "wgan-gp-checkpoints": "every checkpoint of several federated WGAN-GPs: KID's gap is flat, FID's is not",
+        "perfect-generator": "checkpoints against generators perfect for one class",
+        "wgan-gp-checkpoints": "every checkpoint of six federated WGAN-GPs",
     },
     "ranking.class_generators": {
-        "class-generators": "classes, mixtures and neighbourhoods as 100 generators over a federation of other classes",
+        "class-generators": "classes, mixtures, neighbourhoods as 100 generators",
     },
     "ranking.rising_variance": {
-        "variance-limited": "clients of little variance, generators of ever more: FID's avg and all part, not KID's",
+        "variance-limited": "low-variance clients, generators of rising variance",
         "intra-client-variance": "the same over clients of 5 to 50 neighbours",
-        "manifold-metrics": "precision, recall, density, coverage in both aggregates over clients of little variance",
+        "manifold-metrics": "the same by precision, recall, density, coverage",
     },
     "ranking.truncation": {
-        "truncation": "a StyleGAN2 at rising truncation over clients of little, each around a style of its own",
+        "truncation": "a StyleGAN2 at rising truncation",
     },
     "ranking.critic_distance": {
-        "wasserstein": "1-Wasserstein distance by critics, in both aggregates, over the class generators",
+        "wasserstein": "1-Wasserstein distance by critics, in avg and all",
     },
     "ranking.sample_size": {
-        "sample-size": "the gap that few images put between FID's avg and all over IID clients, and what removes it",
+        "sample-size": "how few images separate FID-avg from FID-all",
     },
     "ranking.paper_table": {
-        "paper-table": "the published CIFAR-100 table again: its inverted pairs, and where KID's come from",
+        "paper-table": "inverted pairs of the published CIFAR-100 table",
     },
     "paired.communication_interval": {
-        "communication-interval": "quality by communication interval, beside local-only and centralised training",
+        "communication-interval": "scores by the number of local iterations",
     },
     "paired.mmd2_finetune": {
-        "mmd2-finetune": "a StyleGAN2 fine-tuned by MMD^2 to twelve clients who keep their images, in three forms",
+        "mmd2-finetune": "a StyleGAN2 fine-tuned by MMD^2 on twelve clients",
     },
     "paired.privacy": {
-        "private-scores": "FID-all and KID-all from summed messages: their size, the cost of fixed point and noise",
-        "privacy-cost": "what clipping and noise for whole clients cost a federated generator, beside the epsilon",
+        "private-scores": "scores from summed messages: size, rounding, noise",
+        "privacy-cost": "what client-level clipping and noise cost",
     },
     "paired.distributed_fid_loss": {
-        "distributed-fid-loss": "the optimum of FID and KID in both aggregates: a toy from messages, a GAN of digits",
+        "distributed-fid-loss": "FID and KID as losses in both aggregates",
     },
     "paired.fid_finetune": {
-        "fid-finetune": "trained generators fine-tuned on FID alone: all layers, the first, two embeddings",
+        "fid-finetune": "trained generators fine-tuned on FID alone",
     },
     "paired.fid_loss_gans": {
-        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss: paired seeds, a second embedding",
-        "fid-loss-gans": "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms, by a second embedding",
+        "digits-fid-loss": "a federated WGAN-GP with and without a FID loss",
+        "fid-loss-gans": "SNGAN, DCGAN, SAGAN with and without a FID loss",
     },
     "paired.fid_loss_artifacts": {
-        "fid-loss-artifacts": "a GAN whose critic is removed and a Glow, with FID as a loss: what the score hides",
+        "fid-loss-artifacts": "what FID hides in generators trained on it",
     },
     "paired.cost_curves": {
-        "compressed-updates": "whole updates, QSGD, top-k, signs and low ranks: scores by the bytes that were sent",
-        "asynchronous-rounds": "FedAvg and FedBuff over slow and fast clients: scores by simulated seconds",
-        "flow-choices": "a federated flow of clothes: interval, moving average, labels and more, one changed at a time",
+        "compressed-updates": "scores by the bytes sent: QSGD, top-k, signs, low rank",
+        "asynchronous-rounds": "FedAvg and FedBuff: scores by simulated seconds",
+        "flow-choices": "a federated flow of clothes, one change at a time",
     },
     "participation.participation_gap": {
-        "participation-gap": "a DDPM on clients that never train, under four partitions of the same images",
-        "client-percentiles": "the same runs: percentiles over seen and unseen clients",
-        "classifier-control": "a classifier under the same partitions, beside the published signs and orderings",
-        "text-gap": "a character model on the 66 books of the King James Version, a third of which it never sees",
+        "participation-gap": "a DDPM on unseen clients, under four partitions",
+        "client-percentiles": "percentiles over seen and unseen clients",
+        "classifier-control": "a classifier under the same four partitions",
+        "text-gap": "a character model of 66 books, a third unseen",
     },
     "participation.gaps_by_setting": {
-        "number-of-clients": "more clients that train: what clients that never do gain",
-        "client-diversity": "as many images, of few clients or of many",
-        "local-epochs": "gaps by the length of a turn, at equal local iterations",
-        "learning-rates": "client and server rates, chosen by seen and unseen clients' scores; gaps at the best",
-        "server-optimizers": "seven server optimizers and client algorithms: rounds and bytes to a KID, and gaps",
+        "number-of-clients": "what unseen clients gain from more clients",
+        "client-diversity": "as many images, from few clients or from many",
+        "local-epochs": "gaps by the length of a client's turn",
+        "learning-rates": "client and server rates, and gaps at the best",
+        "server-optimizers": "seven server optimizers and client algorithms",
     },
 }
 # name -> (module:function, what it shows); imported when run

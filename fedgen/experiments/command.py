@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Sequence
 from importlib import import_module
-from textwrap import shorten
 
 from jsonargparse import auto_cli
 
@@ -11,18 +10,18 @@ from fedgen.experiments import EXPERIMENTS
 from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 
-def usage(columns: int) -> str:
+def usage() -> str:
     width = max(map(len, EXPERIMENTS)) + 2
     lines = ["usage: fedgen reproduce NAME [--option VALUE ...]"]
     lines.append("Print a table, write results.json and a figure. To resume, repeat the command.")
     for name, (_, text) in EXPERIMENTS.items():
-        lines.append(f"  {name:<{width}}{shorten(text, columns - width - 2, placeholder=' ...')}")
-    return "\n".join([*lines, "--help-all shows whole lines; fedgen reproduce NAME --help explains one."])
+        lines.append(f"  {name:<{width}}{text}")
+    return "\n".join([*lines, "fedgen reproduce NAME --help explains one."])
 
 
 def reproduce(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in (*ASK, ASK_ALL):
-        print(usage(1000 if ASK_ALL in arguments else 80))
+        print(usage())
         return 0
     name = arguments[0]
     if name not in EXPERIMENTS:
