@@ -112,7 +112,8 @@ def say_interval(low: float, high: float, *, sign: str = "") -> str:
     if not SMALL <= size < LARGE:
         return f"{low:{sign}.3g} to {high:{sign}.3g}"
     places = _places(max(half, SMALL / 10), 2)
-    return f"{low:{sign}z.{places}f} to {high:{sign}z.{places}f}"
+    form = f"{sign or 'z'}.{places}f"  # with a sign an end that is rounded to 0 keeps its own: whether 0 is inside counts
+    return f"{low:{form}} to {high:{form}}"
 
 
 def _places(number: float, digits: int) -> int:

@@ -47,6 +47,7 @@ def test_an_error_alone_has_two_digits():
 
 def test_an_interval_has_two_digits_of_its_half():
     assert say_interval(1.8, 2.2) == "1.80 to 2.20"
-    assert say_interval(-0.00108, -0.0000004, sign="+") == "-0.00108 to +0.00000"
+    assert say_interval(-0.00108, -0.0000004, sign="+") == "-0.00108 to -0.00000"  # 0 is not inside
+    assert say_interval(-0.00108, 0.0000004, sign="+") == "-0.00108 to +0.00000"
     assert say_interval(1234.56781, 1234.56789) == "1234.567810 to 1234.567890"
     assert say_interval(1e-6, 3e-6) == "1e-06 to 3e-06"
