@@ -1,18 +1,13 @@
 """Scores of clients' own models: where tensors are personal, each participating client is scored with its own model.
 
-A client's own model is the server's model with the client's personal tensors after its last turn. A client without a
-turn so far, or one that never takes part, has the server's model.
+A client's own model is the server's with the client's personal tensors after its last turn; without a turn so far, it
+is the server's. A few examples show whether personal tensors change what a score uses. If only the critic is personal,
+all clients share one generator: scores of images have both aggregates, while scores of the model itself, such as its
+loss, are still each client's own. If images depend on personal tensors, each client's images are compared with its own
+real images, so there is no aggregate all. The cross-client matrix scores each own model on each client's images.
 
-A few examples show whether personal tensors change what a score uses. If only the critic is personal, all clients share
-one generator: scores of images have both aggregates, while scores of the model itself, such as its loss, are still each
-client's own. If images depend on personal tensors, each client's images are compared with its own real images, so there
-is no aggregate all.
-
-The cross-client matrix scores each client's own model on each client's images, its own on the diagonal.
-
-A moving average of weights follows the server's weights at the end of each round; its copies of personal tensors are
-then averages of tensors that no client trains. So in a client's own model the averaged network has the client's
-personal tensors as they are, beside the average of the shared ones.
+A moving average follows the server's weights at the end of each round, so its copies of personal tensors are averages
+of tensors that no client trains. In a client's own model the average therefore has the personal tensors as they are.
 """
 
 from collections.abc import Mapping, Sequence

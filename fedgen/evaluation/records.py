@@ -112,7 +112,7 @@ def say_interval(low: float, high: float, *, sign: str = "") -> str:
     if not SMALL <= size < LARGE:
         return f"{low:{sign}.3g} to {high:{sign}.3g}"
     places = _places(max(half, SMALL / 10), 2)
-    form = f"{sign or 'z'}.{places}f"  # with a sign an end that is rounded to 0 keeps its own: whether 0 is inside counts
+    form = f"{sign or 'z'}.{places}f"  # an end that rounds to 0 keeps its sign: whether 0 is inside counts
     return f"{low:{form}} to {high:{form}}"
 
 

@@ -71,13 +71,10 @@ def _locked_file(path: Path) -> tuple[int, str]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path`, flushed to disk, whole or not at all; errors of writing name it."""
+    """A binary file that appears under `path`, flushed to disk, whole or not at all; a full disk's error names it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor, name = _locked_file(path)
-    except OSError as error:  # of the temporary file, whose name says nothing to anybody
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    descriptor, name = _locked_file(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

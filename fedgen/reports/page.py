@@ -17,7 +17,7 @@ from fedgen import __version__
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, shorten
 from fedgen.foreign_text import printable, printable_lines
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, require_writable
 from fedgen.io.regular_files import open_regular
 from fedgen.own_code import warn
 from fedgen.reports import charts, side_by_side
@@ -87,7 +87,8 @@ class HtmlPage:
         return path
 
     def require_own(self, path: Path) -> None:
-        """Raises ValueError if a file is there that is no page of this kind."""
+        """Raises ValueError if a file is there that is no page of this kind; PermissionError if none can be made."""
+        require_writable(path.parent)
         if path.is_dir():
             raise ValueError(f"{path} is a folder; give a file to write, as {path / self.name}.html")
         if path.exists():

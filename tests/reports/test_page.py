@@ -173,6 +173,8 @@ def test_a_page_replaces_pages_and_nothing_else(tmp_path):
         write_report([folder], other)
     assert other.read_text() == "mine"
     assert list(folder.glob(".report.html.*")) == []
+    with pytest.raises(PermissionError, match=r"cannot write in /proc: .*; choose another folder"):
+        write_report([folder], Path("/proc/x.html"))
 
 
 def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):

@@ -172,11 +172,10 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
 
 # Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
 # the same number of images, twice that of the look before. Those outside of the set that holds the best, at a level of
-# alpha over the number of looks, are out for good; so the best is kept, and the width said holds, with the level asked
-# for, on these real images.
-# Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends with one left, with none left
-# that can be worse than the best by more than `width`, or with `most` images of each. Its images are the first of those
-# that scoring draws; they lie in the run's folder, from where a race that was stopped goes on.
+# alpha over the number of looks, are out for good. So with the level asked for the best is kept, and the width said
+# holds, on these real images. Scores must mean the same at all numbers of images: KID, or a corrected FID. A race ends
+# with one left, with none left that can be worse than the best by more than `width`, or with `most` images of each. Its
+# images are the first of those that scoring draws; they lie in the run's folder, where a stopped race finds them.
 LOOKS = 5
 WIDTHS = 0.2  # share of each look's error that is spent on how far those left may differ
 UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")

@@ -232,8 +232,7 @@ def _comparisons(
 ) -> Table:
     columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
     noun = next((record.noun for record in records), "images")
-    legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
-    legend = f"{legend}; for sure: none is wrong on these real {noun} (95 %)"
+    legend = f"tau: Kendall's rank correlation, 1 for equal order; for sure: none is wrong on these real {noun} (95 %)"
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
     headings = ("columns", "tau", *(f"{name} prefers" for name in both), "for sure")
     table = new_table(title, headings, left={*headings} - {"tau"}, fold=headings)
