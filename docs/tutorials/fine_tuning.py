@@ -34,7 +34,7 @@ quiet = {
 }
 
 # %% [markdown]
-# First the server trains a small WGAN-GP on its own digits.
+# First the server trains a small WGAN-GP on its own digits (a plain `Trainer` pools the clients).
 
 # %%
 L.seed_everything(0)
@@ -47,8 +47,8 @@ gan = fedgen.WGANGP(
 L.Trainer(max_epochs=20, **quiet).fit(gan, everything)
 
 # %% [markdown]
-# Each client holds one digit. The server sends features of each generated batch. `DistributedLoss` receives the value of KID
-# (MMD² with a cubic kernel) to all clients together, and its gradient with respect to those features.
+# Each client holds one digit. The server sends features of each generated batch. `DistributedLoss` receives from the
+# clients the value of KID (MMD² with a cubic kernel) to all of them together, and its gradient in those features.
 
 # %%
 digits = fedgen.Digits().read("train")
