@@ -127,9 +127,9 @@ def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     # has a text.
     with warnings.catch_warnings(), _text_for_anything():
         warnings.filterwarnings("ignore", message=r"\s*(Unable to serialize|Dump of a value that does not round-trip)")
-        dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
+        dumped = yaml.safe_load(parser.dump(config, skip_unset=False, skip_validation=True, format="yaml"))
     settings = _kept(dumped, config, dumped, lambda text, own: str(text).startswith(UNABLE) and type(own) is not str)
-    again = parser.parse_object(copy.deepcopy(settings))  # it changes what it is given
+    again = parser.parse_object(copy.deepcopy(settings), defaults=False)  # it changes what it is given
     return dict(_kept(settings, config, again, _differ))
 
 
