@@ -247,7 +247,8 @@ class Evaluator:
                 if used[key] < counts[key]:
                     few = f"{counts[key] - used[key]} of {counts[key]}"
                     lost[key[1]] = f"{few} generated samples have no features in {key[1]} and are left out"
-        note = "; ".join(filter(None, [note, *lost.values()]))
+        wrong = f"{SAMPLES[0]} look like {self._seen.looks}, not like [-1, 1]" if self._seen.looks else ""
+        note = "; ".join(filter(None, [note, wrong, *lost.values()]))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
         records = self.real.records(found, MODEL, counts, used, sampling=dict(sampler.sampling), **details)
         return Evaluation(records, images)

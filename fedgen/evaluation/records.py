@@ -122,6 +122,7 @@ def _places(number: float, digits: int) -> int:
 
 
 MODEL, FLOOR = "model", "floor"
+LEAST_SURE = 20  # generated images of which an error tells anything: it has an error of a sixth itself
 PARTICIPANTS, MEMORISER = "participants", "memoriser"
 CONTROLS = {  # of three-way splits
     FLOOR: "unscored images of all clients, scored as if generated",
@@ -229,9 +230,10 @@ class ScoreRecord:
         """Standard error over generated images alone, the part in which models scored on the same clients differ.
 
         0 for a score that generated images have no part in, such as ll; the whole error where no parts are known, and
-        NaN where that is unknown.
+        NaN where that is unknown, or of so few images that nothing is sure.
         """
-        return self.error_parts.get("generated", 0.0) if self.error_parts else self.whole_error
+        error = self.error_parts.get("generated", 0.0) if self.error_parts else self.whole_error
+        return math.nan if error and self.num_generated < LEAST_SURE else error
 
     @property
     def whole_error(self) -> float:

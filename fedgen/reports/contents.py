@@ -175,6 +175,8 @@ class Contents:
 def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures | None = None) -> Contents:
     """Everything that a report shows of a run."""
     path, pictures = Path(run), pictures or Pictures()
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {run}: give a run folder, or a file of scores")
     folder = path if path.is_dir() else path.parent
     found = Contents(str(run), folder)
     stored = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])

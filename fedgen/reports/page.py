@@ -23,7 +23,7 @@ from fedgen.own_code import warn
 from fedgen.reports import charts, side_by_side
 from fedgen.reports.contents import Contents, Pictures, read_contents
 from fedgen.reports.logged import Logs, thinned
-from fedgen.reports.sentences import by_topic, in_lines
+from fedgen.reports.sentences import by_topic, in_lines, taken
 
 PARTS = Path(__file__).parent / "page"
 PAGE = "report.html"
@@ -228,8 +228,10 @@ def _data(run: Contents, name: str) -> dict[str, Any]:
     """Return what scripts draw of a run."""
     most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
+    column, chosen = taken(run.records) or ("", None)
     return {
         "name": name,
+        "first": {"score": column.rpartition("_")[0], "round": chosen and chosen.round},  # that the page opens with
         "panels": charts.panels(run.records, run.controls),
         "clients": charts.clients(run),
         "classes": run.kept.classes,

@@ -13,7 +13,16 @@ from rich.console import Console
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, grouped, say_interval, say_number
+from fedgen.evaluation.records import (
+    BALANCED,
+    LEAST_SURE,
+    Columns,
+    ScoreRecord,
+    by_column,
+    grouped,
+    say_interval,
+    say_number,
+)
 from fedgen.evaluation.runs.scores_file import RECIPE, load_influences
 from fedgen.evaluation.runs.selection import (
     ByColumn,
@@ -37,7 +46,8 @@ from fedgen.scores.rankings import Z, best_set, winner
 Floats = NDArray[np.float64]
 Bests = Mapping[str, ScoreRecord]  # one record of each column
 UNBIASED = "kid", "fidc", "fidj"  # scores that are compared whatever the numbers of images
-FEW = "is biased upwards", "fewer images than"  # in the note of a score of few images; the latter until 0.2
+# in the notes of scores to be doubted: of few images (the latter until 0.2), and of samples in another range
+DOUBTS = "is biased upwards", "fewer images than", " look like "
 INDENT = "  "
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
@@ -87,10 +97,12 @@ def verdict(
         return {"Scores": ["No model has been scored yet: there is nothing to choose."]}
     everything = by_column(records)
     columns = _trained(everything)
+    default = default_column(everything)
     if not columns:
-        parts = {"Scores": _stored(models), "Caution": _cautions(models), "Clients": _served(records, models[0].round)}
+        served = _served(records, everything[default][0])
+        parts = {"Scores": _stored(models), "Caution": _cautions(models), "Clients": served}
         return {heading: lines for heading, lines in parts.items() if lines}
-    best, default = {name: best_of(group) for name, group in columns.items()}, default_column(everything)
+    best = {name: best_of(group) for name, group in columns.items()}
     name = default_column(columns)
     chosen, split = best[name], records[0].split
     compared = aggregates_compared(records)
@@ -112,7 +124,7 @@ def verdict(
         "Floor": [*_above_floor(name, group, floors.get(name)), *_rough_floors(best, floors, main)],
         "Held out": _by_held_out(columns, best, chosen),
         "avg and all": [line for one in main for line in _of_score(columns, best, one)],
-        "Clients": _served(records, chosen.round),
+        "Clients": _served(records, chosen),
         "New clients": _unseen(models, chosen.round),
         "Other scores": _alone({key: one for key, one in best.items() if key != name}, compared, split),
         "Controls": _controls(columns, Columns.of(records), controls, arm_of(Path(run))),
@@ -124,6 +136,13 @@ def verdict(
 def _trained(columns: ByColumn) -> ByColumn:
     """The records of models that were trained, by column; only columns that have some."""
     return {name: own for name, group in columns.items() if (own := trained(group))}
+
+
+def taken(records: Sequence[ScoreRecord]) -> tuple[str, ScoreRecord] | None:
+    """The column that checkpoints are chosen by, and the record of the best one; None where no model was trained."""
+    columns = _trained(by_column(records))
+    name = default_column(columns) if columns else ""
+    return (name, best_of(columns[name])) if columns else None
 
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
@@ -229,10 +248,11 @@ def _by_held_out(columns: ByColumn, best: Bests, chosen: ScoreRecord) -> list[st
     return lines
 
 
-def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """Say which client is served worst and which best by the first score, relative to its floor where it has one."""
-    own = [r for r in records if r.is_model and r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
-    record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
+def _served(records: Sequence[ScoreRecord], chosen: ScoreRecord) -> list[str]:
+    """Say who is served worst and best by the chosen score, else the first, relative to its floor, if any."""
+    own = [r for r in records if r.is_model and r.round == chosen.round and r.aggregate == "avg"]
+    own = [r for r in own if len(r.per_client) > 1 and r.score != BALANCED and r.split not in GAPS]
+    record = next((r for r in own if r.column[:3] == chosen.column[:3]), own[0] if own else None)
     if record is None or not any(map(math.isfinite, record.per_client)):
         return []
     floor, sign = floors_of(records).get(record.column), -1 if record.higher_is_better else 1
@@ -243,20 +263,20 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
         values, beside = values - floor.per_client, f", minus the score of real {floor.noun}"
         errors = np.hypot(errors, floor.per_client_errors or math.nan)
     badness = np.where(np.isnan(values), math.inf, sign * values)
-    start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
+    start = f"By {record.score}{'' if chosen.round is None else f' at round {chosen.round}'}{beside}"
     worst, best = (_leading(record.client_names, values, errors, side) for side in (-badness, badness))
-    if not (worst and best):
+    if not worst:
         return [f"{start}, no client is clearly served worst."]
-    return [f"{start}, {worst} is served worst and {best} best."]
+    return [f"{start}, {worst} is served worst{f' and {best} best' if best else ''}."]
 
 
 def _leading(names: Sequence[str], values: Floats, errors: Floats, badness: Floats) -> str:
-    """The client of the least badness, and how many others may have a smaller mean; "" where each of them may."""
+    """The client of the least badness, and how many others may have a smaller mean; "" where most of them may."""
     if not np.isfinite(errors).all():
         return ""
     mask, place = best_set(badness.tolist(), errors), int(badness.argmin())
     others = int(mask.sum()) - 1
-    if others > 0 and mask.all():
+    if others > 0 and (mask.all() or mask.sum() > max(2, len(mask) // 2)):
         return ""
     name = shorten(names[place], 60) if names else f"client {place}"
     who = name if name.startswith("client ") else f"client {name!r}"
@@ -280,9 +300,11 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
 
 
 def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
-    """Reasons to doubt the values: few images, and embeddings that a loss used."""
-    few = [part for record in models for part in record.note.split("; ") if any(x in part for x in FEW)]
-    lines = [f"{part}." for part in few[:1]]
+    """Reasons to doubt the values: few images, samples in another range, and embeddings that a loss used."""
+    parts = list(dict.fromkeys(part for record in models for part in record.note.split("; ")))
+    lines = [f"{part}." for doubt in DOUBTS for part in [part for part in parts if doubt in part][:1]]
+    if any(record.num_generated < LEAST_SURE for record in models):
+        lines.append(f"Of fewer than {LEAST_SURE} generated {models[0].noun} nothing is sure.")
     if any(mark_of(record) for record in models):
         lines.append("Scores marked * or (*) use the embedding of a training loss and prove little.")
     return lines

@@ -28,7 +28,7 @@ from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z, half_width
 
 LONGEST_AXIS, LONGEST_SETTING, MOST_SETTINGS = 160, 60, 60
-NAMED = 3  # settings that an arm of several seeds is called by
+NAMED = 3  # settings that an arm of several seeds is called by, and columns that say otherwise than the first
 _FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
 _IN_ANY_ARM = {"seed_everything", *(f"trainer.{name}" for name in _FREE)}  # settings that runs of one arm may differ in
 _SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
@@ -127,10 +127,20 @@ def _verdict(first: str, name: str, columns: dict[str, Pairs]) -> str:
     values = [statistics.mean(pair[side].value for pair in columns[column]) for side in (1, 0)]
     how = f"{column} {say_number(values[0], digits=3)} and {say_number(values[1], digits=3)}"
     within = f"difference {_with_interval(mean, low, high, '95 %: ')}"
+    ways = {one: _way(own) for one, own in columns.items() if one == column or one.endswith("_all")}
+    told = {way: [one for one in ways if ways[one] == way != ways[column]] for way in ("better", "worse")}
+    also = [f" By {', '.join(names[:NAMED])} it is {way}." for way, names in told.items() if names]
+    if not ways[column]:
+        return f"{name} and {first} cannot be told apart: {how}, {within}.{''.join(also)}"
+    return f"{name} is {ways[column]} than {first}: {how}, {within}.{''.join(also)}"
+
+
+def _way(pairs: Pairs) -> str:
+    """Whether the other arm is "better" or "worse" by a column, or "" where that cannot be told."""
+    mean, low, high = difference(pairs)
     if not (low > 0 or high < 0):  # NaN, too
-        return f"{name} and {first} cannot be told apart: {how}, {within}."
-    is_better = (mean > 0) == bool(columns[column][0][0].higher_is_better)
-    return f"{name} is {'better' if is_better else 'worse'} than {first}: {how}, {within}."
+        return ""
+    return "better" if (mean > 0) == bool(pairs[0][0].higher_is_better) else "worse"
 
 
 def difference(pairs: Pairs) -> tuple[float, float, float]:

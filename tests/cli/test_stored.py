@@ -300,11 +300,11 @@ def test_a_folder_of_clients_suggests_its_folders_and_does_not_advise_to_pool_th
 
 def test_fewer_images_than_features_are_said_beside_the_numbers(root, capsys):
     assert against_clients() == 0  # 16 x 16 pixels in three colours
-    few = "few samples for 768 features (3 of 3 clients, from 10, their pool of 64, 30 generated)"
+    few = "fewer samples than features (768): 3 of 3 clients (the smallest has 10), their pool of 64, 30 generated"
     assert few in said(capsys)
     assert few in json.loads(Path("scores.json").read_text())["records"][0]["note"]
     assert evaluate("--reference", "data/beta", "--embedding", "pixels", "--overwrite") == 0
-    assert "few samples for 768 features (34 real, 30 generated)" in said(capsys)
+    assert "fewer samples than features (768): 34 real, 30 generated" in said(capsys)
 
 
 def test_an_embedding_of_ones_own_is_a_class_path(root, capsys):

@@ -322,7 +322,8 @@ def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tab
     assert {record.note for record in records} == {""}
     records = evaluator(num_images=12, scores=["fid", "kid"]).evaluate(grey_noise).records
     few = (
-        "fid is biased upwards: few samples for 16 features (12 generated). Compare by kid, or at equal numbers of them"
+        "fid is biased upwards, as there are fewer samples than features (16): 12 generated. Compare by kid, or at"
+        " equal numbers of samples"
     )
     assert {(record.score, record.note) for record in records} == {("fid", few), ("kid", "")}
     assert few in score_table(records).caption

@@ -124,7 +124,7 @@ def test_fewer_images_than_features_are_said_once():
     metric = FrechetDistance(dim=8)
     for real, count in ((True, 5), (False, 6)):
         metric.update(torch.randn(count, 8, generator=torch.Generator().manual_seed(count)), real=real)
-    said = r"biased upwards: few samples for 8 features \(5 real, 6 generated\)"
+    said = r"biased upwards, as there are fewer samples than features \(8\): 5 real, 6 generated\."
     with pytest.warns(UserWarning, match=said):
         metric.compute()
     metric._computed = None

@@ -54,6 +54,14 @@ def test_clients_elsewhere_are_those_that_introduced_themselves(tmp_path):
     assert "clients.json is damaged" in read_contents(folder).missing["clients"]
 
 
+def test_a_path_that_is_not_there_is_no_other_folders_scores(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (tmp_path / "scores.json").write_text('{"records": []}')
+    for missing in (tmp_path / "nowhere", folder / "nowhere", folder / "scores.jso"):
+        with pytest.raises(FileNotFoundError, match=f"there is no {missing}"):
+            read_contents(missing)
+
+
 @pytest.mark.slow
 def test_a_recipe_of_megabytes_is_left_out(tmp_path):
     folder = write_run(tmp_path / "run")

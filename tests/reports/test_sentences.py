@@ -66,7 +66,7 @@ def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
     stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     assert conclusions(stored) == [
         "Scores: fid_avg 30.00±0.40, fid_all 9.00±0.40, kid_avg 30.00±0.40, kid_all 9.00±0.40.",
-        "Clients: By fid, no client is clearly served worst.",
+        "Clients: By kid, no client is clearly served worst.",
     ]
     assert conclusions([]) == ["Scores: No model has been scored yet: there is nothing to choose."]
 
@@ -98,6 +98,20 @@ def test_of_unknown_errors_nothing_is_said_to_be_sure():
     said = " ".join(line for lines in verdict(unsure).values() for line in lines)
     assert "may be chance" in said
     assert not re.search("no chance|served best|With 95 %", said)
+
+
+def test_of_two_generated_images_nothing_is_said_to_be_sure():
+    said = " ".join(line for lines in verdict(make_records(num_generated=2)).values() for line in lines)
+    assert "Of fewer than 20 generated images nothing is sure." in said
+    assert "95 %" not in said
+
+
+def test_samples_in_another_range_are_a_caution():
+    note = (
+        "fid is biased upwards, as there are fewer samples than features (64): 50 generated; the model's samples look"
+    )
+    found = verdict(make_records(note=f"{note} like [0, 1], not like [-1, 1]"))["Caution"]
+    assert found[1] == "the model's samples look like [0, 1], not like [-1, 1]."
 
 
 def test_floors_of_another_number_of_images_are_told_once_for_all_scores():
@@ -184,7 +198,7 @@ def test_nothing_to_do_is_named_where_no_checkpoint_was_scored():
 
 def served(values, floors, errors=0.1):
     """What is said of clients with these scores, of which real images in a generator's place have others."""
-    names = {"client_names": ["a", "b", "c"], "per_client_errors": [errors] * 3}
+    names = {"client_names": list("abcde"[: len(values)]), "per_client_errors": [errors] * len(values)}
     model, floor = (
         record("fid", "avg", 1.0, round, generator=generator, per_client=list(per_client), **names)
         for round, generator, per_client in ((0, "model", values), (None, "floor", floors))
@@ -203,3 +217,8 @@ def test_clients_are_served_worst_beside_their_own_real_images_where_errors_tell
         (9.0, 3.0, 6.0), (8.0, 2.0, 2.0)
     )
     assert "no client is clearly served worst" in served((9.0, 4.0, 6.0), (8.0, 2.0, 2.0), errors=5.0)
+
+
+def test_a_client_that_most_others_may_be_worse_than_is_not_named():
+    assert served((9.0, 8.9, 8.8, 8.7, 2.0), (2.0,) * 5, errors=0.3).endswith("no client is clearly served worst.")
+    assert served((9.0, 8.9, 3.0, 3.1, 3.2), (2.0,) * 5, errors=0.3).endswith("is served worst.")

@@ -191,7 +191,8 @@ function startClients(place, run, host, state) {
   const refresh = () => {
     const own = panel();
     const count = own ? own.clients.rounds.length : 0;
-    if (at === null || at >= count) at = Math.max(0, count - 1);
+    if (at === null && own) at = own.clients.rounds.indexOf(run.first.round);
+    if (at === null || at < 0 || at >= count) at = Math.max(0, count - 1);
     slider.max = String(Math.max(0, count - 1));
     slider.value = String(at);
     slider.parentElement.hidden = shown.hidden = count < 2;
@@ -276,7 +277,8 @@ function startSamples(place, run, host) {
     when.textContent = shown.textContent = sample.name;
     slider.setAttribute("aria-valuetext", sample.name);
   };
-  slider.value = String(run.samples.length - 1);
+  const taken = run.samples.findIndex((sample) => sample.round === run.first.round);
+  slider.value = String(taken < 0 ? run.samples.length - 1 : taken);
   slider.addEventListener("input", refresh);
   refresh();
 }
@@ -311,7 +313,7 @@ function startCompared() {
   if (!host || !data.axes.length) return;
   const names = [...new Set(data.axes.map((axis) => axis.column))];
   const controls = element("div", { class: "controls noprint" }, host), charts = element("div", {}, host);
-  const select = choice(controls, "score", names, Math.max(0, names.indexOf("fid_all")));
+  const select = choice(controls, "score", names, Math.max(0, names.indexOf(`${data.runs[0].first.score}_all`)));
   const refresh = () => {
     const own = data.axes.filter((axis) => axis.column === names[Number(select.value)]);
     charts.replaceChildren();
@@ -366,7 +368,8 @@ startCopying();
 startCompared();
 data.runs.forEach((run, place) => {
   const host = document.querySelector(`[data-run="${place}"]`), part = (name) => host.querySelector(`[data-part="${name}"]`);
-  const state = { panel: Math.min(chosen.get(`panel${place}`, 0), Math.max(0, run.panels.length - 1)), picked: null, listeners: [], changed: () => state.listeners.forEach((listener) => listener()) };
+  const first = Math.max(0, run.panels.findIndex((panel) => panel.name === run.first.score));
+  const state = { panel: Math.min(chosen.get(`panel${place}`, first), Math.max(0, run.panels.length - 1)), picked: null, listeners: [], changed: () => state.listeners.forEach((listener) => listener()) };
   if (part("scores")) startScores(place, run, part("scores"), state);
   if (part("clients")) startClients(place, run, part("clients"), state);
   startSamples(place, run, part("samples"));

@@ -252,7 +252,7 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     few = [count for count in known if count < dim]
     parts = []
     if few:
-        several = f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}"
+        several = f"{len(few):,} of {len(clients):,} clients (the smallest has {min(few):,.12g})"
         parts.append(f"{few[0]:,.12g} real" if len(known) == 1 else several)
     if few and 1 < len(known) == len(clients) and sum(known) < dim:
         parts.append(f"their pool of {sum(known):,.12g}")
@@ -261,6 +261,6 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} is biased upwards: few samples for {dim:,} features ({', '.join(parts)}). Compare by kid, or at equal"
-        " numbers of them"
+        f"{name} is biased upwards, as there are fewer samples than features ({dim:,}): {', '.join(parts)}. Compare by"
+        " kid, or at equal numbers of samples"
     )
