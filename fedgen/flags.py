@@ -4,7 +4,8 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
-from textwrap import fill, shorten
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
@@ -56,17 +57,18 @@ class PlainCommandParser(argparse.ArgumentParser):
         given = [name for name, _ in named if not name.startswith("-")]
         usage = [self.prog, *given, *["[--option VALUE ...]"] * (len(given) < len(named))]
         longest = max((len(name) for name, _ in named), default=0)
-        return "\n".join(
-            [
-                f"usage: {' '.join(usage)}",
-                "",
-                *([fill(self.description, 80), ""] if self.description else []),
-                *(f"  {name:<{longest}}  {shorten(text, 76 - longest, placeholder=' ...')}" for name, text in named),
-                "",
-                f"{self.prog} {ASK_ALL} shows the full texts and the defaults.",
-                "",
+        start = [f"usage: {' '.join(usage)}", "", *([*wrap(self.description, 80), ""] if self.description else [])]
+        end = ["", *[f"{self.prog} {ASK_ALL} shows the full texts and the defaults."] * bool(named), ""]
+        for most in (4, 3, 2, 1):  # lines of an option: as many as a screen has room for
+            texts = [
+                wrap(text, 76 - longest, break_on_hyphens=False, max_lines=most, placeholder=" ...") or [""]
+                for _, text in named
             ]
-        )
+            if sum(map(len, [start, *texts, end])) <= SCREEN:
+                break
+        lines = [pair for (name, _), own in zip(named, texts) for pair in zip_longest([name], own, fillvalue="")]
+        shown = [f"  {name:<{longest}}  {line}".rstrip() for name, line in lines]
+        return "\n".join([*start, *shown, *end])
 
 
 class _Formatter(DefaultHelpFormatter):

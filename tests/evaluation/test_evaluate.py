@@ -317,6 +317,12 @@ def test_a_model_that_samples_in_0_to_1_is_told_once_and_scored_at_every_round()
     assert [len(judge.evaluate(unit, round).records) for round in (0, 1)] == [6, 6]
 
 
+def test_samples_in_another_range_are_noted_in_every_record():
+    with pytest.warns(UserWarning, match=r"looks like \[0, 1\]"):
+        records = evaluator().evaluate(lambda number, draws: torch.rand(number, 1, 4, 4, generator=draws)).records
+    assert {record.note for record in records} == {"the model's samples look like [0, 1], not like [-1, 1]"}
+
+
 def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tables():
     records = evaluator().evaluate(grey_noise).records  # 16 pixels
     assert {record.note for record in records} == {""}

@@ -107,10 +107,8 @@ def test_of_two_generated_images_nothing_is_said_to_be_sure():
 
 
 def test_samples_in_another_range_are_a_caution():
-    note = (
-        "fid is biased upwards, as there are fewer samples than features (64): 50 generated; the model's samples look"
-    )
-    found = verdict(make_records(note=f"{note} like [0, 1], not like [-1, 1]"))["Caution"]
+    note = "fid is biased upwards: few; the model's samples look like [0, 1], not like [-1, 1]"
+    found = verdict(make_records(note=note))["Caution"]
     assert found[1] == "the model's samples look like [0, 1], not like [-1, 1]."
 
 
