@@ -177,7 +177,8 @@ def _checked(made: Any, count: int, whose: str) -> Tensor:
     )
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
-        raise TypeError(f"{wanted}, and gave a {type(made).__name__}{parts[:80]}; return the images alone")
+        given = "None" if made is None else f"a {type(made).__name__}{parts[:80]}; return the images alone"
+        raise TypeError(f"{wanted}, and gave {given}")
     if made.ndim < 2 or len(made) != count:
         raise ValueError(f"{wanted}, and gave {list(made.shape)}")
     if made.ndim != 2 and not (made.is_floating_point() or (made.ndim == 4 and made.dtype == torch.uint8)):

@@ -77,9 +77,9 @@ class Split:
         for client, count in zip(names, self.counts):
             if count < LEAST:
                 raise ValueError(
-                    f"client {client!r} has {count} image(s) in split {self.name!r} but a score needs {LEAST}: give"
-                    f" a partition by owner min_examples={LEAST} or more, the data module a smaller held_out, or take"
-                    " another partition"
+                    f"client {client!r} has {count} image{'s' * (count != 1)} in split {self.name!r} but a score needs"
+                    f" {LEAST}: leave out small clients by Natural(min_examples={LEAST} or more), hold out less or"
+                    " more (held_out), or take another partition"
                 )
 
     def __repr__(self) -> str:

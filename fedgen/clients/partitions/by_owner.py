@@ -45,9 +45,10 @@ class Natural(Partition):
     def _owned(self, examples: Examples) -> dict[str, np.ndarray]:
         if examples.owners is None:
             raise ValueError(
-                f"Natural needs each example's owner, but {examples.name} does not name them; use data with owners"
-                " (FEMNIST, CelebA with identities, PhotoPatches, StyleShift, ImageManifest, ImageFolder with"
-                " owner_folders, HuggingFace with owner_column, FlowerDataset), or another partition"
+                f"Natural needs each example's owner, but data {examples.name} has none; name them (ImageFolder:"
+                " owner_folders=true for a folder per owner; ImageManifest, HuggingFace: owner_column; in Python: a"
+                " dictionary of clients, or owners=), take data with owners (FEMNIST, CelebA with identities,"
+                " PhotoPatches, StyleShift, FlowerDataset), or another partition"
             )
         owners = examples.owners.numpy()
         parts = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])

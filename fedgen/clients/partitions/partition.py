@@ -80,7 +80,10 @@ def check_assignment(
 def require_labels(examples: Examples, rule: str) -> np.ndarray:
     """The labels as an int64 array; ValueError if the examples have none."""
     if not examples.is_labelled:
-        raise ValueError(f"{rule} needs labels, but {examples.name} has none; use IID, or data with class folders")
+        raise ValueError(
+            f"{rule} needs labels, but data {examples.name} has none; give them (arrays: a pair (images, labels);"
+            " ImageFolder: class folders; in Python: labels=), or use IID"
+        )
     return examples.labels.numpy()
 
 

@@ -248,8 +248,9 @@ def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
 
 def column_of(columns: ByColumn, name: str, kind: str = "") -> list[ScoreRecord]:
     if name not in columns:
-        few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
-        raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
+        raise ValueError(
+            f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {listed(columns, 40)}'}"
+        )
     if kind and not is_of(columns[name][0], kind):
         raise ValueError(f"{name} has no scores of kind {kind!r}, only {say_kind(columns[name][0])}")
     return columns[name]

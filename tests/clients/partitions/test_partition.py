@@ -61,7 +61,7 @@ def test_clients_are_numbered_where_they_have_no_better_name():
 )
 def test_rules_about_labels_refuse_data_without_labels(rule):
     flat = Examples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), "flat/train", ())
-    with pytest.raises(ValueError, match=f"{type(rule).__name__} needs labels, but flat/train has none"):
+    with pytest.raises(ValueError, match=f"{type(rule).__name__} needs labels, but data flat/train has none"):
         rule.assign(flat, seed=0)
     assert len(IID(2).assign(flat, seed=0)) == 2
 
