@@ -262,6 +262,11 @@ class ScoreRecord:
         return found[1] if found else "images"
 
     @property
+    def real(self) -> str:
+        """The real images as `reference` has them, thousands set apart: "digits/train, 10 clients, 1,438 images"."""
+        return re.sub(r"\d{4,}(?= [a-z]+(,|$))", lambda found: f"{int(found[0]):,}", self.reference)
+
+    @property
     def name(self) -> str:
         """Score and aggregate: "fid_avg"."""
         return f"{self.score}_{self.aggregate}"

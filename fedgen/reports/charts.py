@@ -89,7 +89,7 @@ def _about(group: Sequence[ScoreRecord]) -> list[str]:
     made = f"{first.num_generated:,} generated {first.noun} against " if first.num_generated else "against "
     floors = sorted({record.num_generated for record in group if record.is_floor})
     said = [f"floor: {count:,} real {first.noun} of others, scored as if generated" for count in floors]
-    return [f"{made}{first.reference}; embedding {first.embedding}", *said, *say_notes(group)]
+    return [f"{made}{first.real}; embedding {first.embedding}", *said, *say_notes(group)]
 
 
 def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:

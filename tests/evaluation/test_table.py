@@ -45,7 +45,7 @@ def test_scores_have_a_row_a_round_and_one_for_the_floor():
 def test_texts_are_no_images():
     texts = [replace(one, reference="moses/train, 2 clients, 12796 texts") for one in (*FLOOR, *RECORDS)]
     said = " ".join(text(score_table(texts)).split())
-    assert "50 generated texts against moses/train" in said
+    assert "50 generated texts against moses/train, 2 clients, 12,796 texts, embedding" in said
     assert "40 real texts" in said
     assert "images" not in said
     assert replace(texts[0], reference="reals").noun == "images"

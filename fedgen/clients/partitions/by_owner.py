@@ -46,7 +46,7 @@ class Natural(Partition):
         if examples.owners is None:
             raise ValueError(
                 f"Natural needs each example's owner, but data {examples.name} has none; name them (ImageFolder:"
-                " owner_folders=true for a folder per owner; ImageManifest, HuggingFace: owner_column; in Python: a"
+                " owner_folders=true for a folder per owner; HuggingFace: owner_column; in Python: a"
                 " dictionary of clients, or owners=), take data with owners (FEMNIST, CelebA with identities,"
                 " PhotoPatches, StyleShift, FlowerDataset), or another partition"
             )

@@ -109,7 +109,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path, controls: Cont
         _draw_rounds(left, own)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
-    title = f"{first.num_generated:,} generated {first.noun} against {first.reference}\nembedding: {first.embedding}"
+    title = f"{first.num_generated:,} generated {first.noun} against {first.real}\nembedding: {first.embedding}"
     return save_titled(figure, path, title, shown)
 
 
