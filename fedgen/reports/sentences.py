@@ -177,6 +177,10 @@ def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[st
     avg, of_all = _value(names[0], first), _value(names[1], second)
     if comparison.checkpoints < 2:
         return [f"{avg}, {of_all}."]
+    several = comparison.checkpoints > 2
+    if first.round == second.round and several and not comparison.pairs:
+        pairs = math.comb(comparison.checkpoints, 2)
+        return [f"{avg} and {of_all} both prefer round {first.round}, and order all {pairs:,} pairs alike."]
     if first.round == second.round:
         lines = [f"Both prefer round {first.round}: {avg}, {of_all}."]
     else:
@@ -186,7 +190,7 @@ def _of_score(columns: ByColumn, best: Bests, comparison: Comparison) -> list[st
             how = f"Both orders hold on these real {first.noun} (95 %), so the choice of aggregate decides."
         both = f"{names[0]} prefers round {first.round} ({avg}), {names[1]} round {second.round} ({of_all})"
         lines = [f"{both}. {how}"]
-    return [*lines, f"{say_pairs(comparison)}."] if comparison.checkpoints > 2 else lines
+    return [*lines, f"{say_pairs(comparison)}."] if several else lines
 
 
 def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:

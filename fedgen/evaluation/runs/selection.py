@@ -165,8 +165,8 @@ def best_in_words(column: Sequence[ScoreRecord], name: str = "") -> tuple[str, s
     known = [real for real in get_args(Real) if np.isfinite(covariance_of(records, real)).all()]
     sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
     others = sets.get("sample", "")
-    same = "" if others == sets["fixed"] else f" {others}"
-    others = others and f", and on others from these clients{same}"
+    same, there = others == sets["fixed"], "on others from these clients"
+    others = others and (f", and {there}" if same else f"; {there} it is {others}")
     found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
     among = f"With 95 % confidence the best {by}is {sets['fixed']} on these real {records[0].noun}{others}."

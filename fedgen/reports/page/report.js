@@ -92,7 +92,7 @@ function scatterSpec(panel) {
   const inverted = (round) => panel.pairs.filter(([a, b]) => a === round || b === round).map(([a, b, beyond]) => `round ${a} by avg, ${b} by all${beyond ? ", for sure" : ", maybe by chance"}`);
   return {
     title: `${panel.name}: avg against all`, x: `${panel.title} avg`, y: `${panel.title} all`, scatter: true, places: x, pairs, floors,
-    lines: [{ name: "a checkpoint a point, 2 standard errors", colour: 1, mark: 0, x, y, xError: twice(pick(avg, "generated")), error: twice(pick(all, "generated")) }],
+    lines: [{ name: "a point: a checkpoint; a bar: 2 standard errors", colour: 1, mark: 0, x, y, xError: twice(pick(avg, "generated")), error: twice(pick(all, "generated")) }],
     notes: [["ordered differently, for sure (95 %)", "inverted beyond"], ["ordered differently, maybe by chance", "inverted"]].filter((_, k) => panel.pairs.some((pair) => pair[2] === (k === 0))),
     describe: (place) => [roundName(rounds[place]), `avg ${formatted(x[place], pick(avg, "errors")[place])}`, `all ${formatted(y[place], pick(all, "errors")[place])}`, ...inverted(rounds[place])].join("\n"),
   };
@@ -176,7 +176,7 @@ function startClients(place, run, host, state) {
     if (run.classes.length) found.push(["labels", (row) => (row.labels || []).filter((count) => count).length]);
     if (panel()) found.push([panel().name, (row) => row.value]);
     if (panel() && panel().clients.floor.length) found.push(["floor", (row) => row.floor], ["above floor", aboveFloor]);
-    found.push(["rounds left out", (row) => row.out]);
+    if (run.clients.some((one) => one.out)) found.push(["rounds left out", (row) => row.out]);
     return found;
   };
   const rows = () => {
