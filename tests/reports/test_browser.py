@@ -6,12 +6,14 @@ import math
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.leaderboard import write_leaderboard
+from fedgen.evaluation.runs.scores_file import append_records, read_records
 from fedgen.reports import write_report
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
 from tests.evaluation.test_numbers import SAID
@@ -140,7 +142,7 @@ def test_a_page_says_numbers_as_tables_do(browser, page):
 def test_every_value_that_keys_walk_through_is_the_records(browser, page):
     records = [json.loads(line) for line in (page.parent / "scores.jsonl").read_text().splitlines()]
     own = {
-        (r["aggregate"], r["round"]): r["value"] for r in records if r["score"] == "fid" and r["generator"] == "model"
+        (r["aggregate"], r["round"]): r["value"] for r in records if r["score"] == "kid" and r["generator"] == "model"
     }
     show(browser, page)
     press(browser, CURVES, "HOME")
@@ -191,11 +193,11 @@ def test_log_scale_every_client_the_worst_and_another_score(browser, page):
     assert len(many(browser, f"{CURVES} .faint")) == 100
     select = one(browser, f"{scores} select")
     assert [o.text for o in select.find_elements("css selector", "option")] == ["fid", "kid"]
-    select.send_keys("kid")
-    wait(browser, "return document.querySelector('.chart .title').textContent.startsWith('kid')")
+    select.send_keys("fid")
+    wait(browser, "return document.querySelector('.chart .title').textContent.startsWith('fid')")
     browser.refresh()  # what was chosen stays
     wait(browser, "return 'ready' in document.documentElement.dataset")
-    wait(browser, "return document.querySelector('.chart .title').textContent.startsWith('kid')")
+    wait(browser, "return document.querySelector('.chart .title').textContent.startsWith('fid')")
     assert len(many(browser, f"{CURVES} .faint")) == 100
     browser.execute_script("sessionStorage.clear()")
     assert complaints(browser) == []
@@ -210,11 +212,10 @@ def test_clients_can_be_found_sorted_paged_and_drawn(browser, page):
     assert first.text.startswith("</script><script>")  # as text
     assert browser.execute_script("return window.hacked") is None
     many(browser, f"{table} th button")[3].click()
-    fid = one(browser, f"{table} th[aria-sort='ascending']")
-    assert fid.text.startswith("labels")
-    wanted = next(b for b in many(browser, f"{table} th button") if b.text == "fid")
+    assert one(browser, f"{table} th[aria-sort='ascending']").text.startswith("labels")
+    wanted = next(b for b in many(browser, f"{table} th button") if b.text == "kid")
     wanted.click()
-    next(b for b in many(browser, f"{table} th button") if b.text.startswith("fid")).click()
+    next(b for b in many(browser, f"{table} th button") if b.text.startswith("kid")).click()
     assert rows()[0].startswith("client 99")
     one(browser, f"{table} tbody button").click()
     assert len(many(browser, f"{CURVES} .picked")) == 1
@@ -224,11 +225,23 @@ def test_clients_can_be_found_sorted_paged_and_drawn(browser, page):
     slide(browser, '[data-part="clients"] input[type=range]', 0)
     assert one(browser, '[data-part="clients"] output').text == f"round {ROUNDS[0]}"
     records = [json.loads(line) for line in (page.parent / "scores.jsonl").read_text().splitlines()]
-    (record,) = [r for r in records if (r["score"], r["aggregate"], r["round"]) == ("fid", "avg", ROUNDS[0])]
+    (record,) = [r for r in records if (r["score"], r["aggregate"], r["round"]) == ("kid", "avg", ROUNDS[0])]
     value = record["per_client"][record["client_names"].index("client 7")]
     titles = [cell.get_attribute("title") for cell in many(browser, f"{table} td.number[title]")]
     assert f"{value:.6g}" in titles
     assert complaints(browser) == []
+
+
+def test_the_page_opens_with_the_score_and_the_round_of_its_verdict(browser, tmp_path):
+    folder = write_run(tmp_path / "run")
+    records = read_records(folder / "scores.jsonl")
+    best = next(one for one in records if (one.name, one.round) == ("kid_all", 1))
+    append_records(folder / "scores.jsonl", [replace(best, value=0.5)])
+    show(browser, write_report([folder]))
+    assert "Round 1, the best of 3 by kid_all" in one(browser, "body").text
+    assert [one(browser, f'[data-part="{part}"] output').text for part in ("clients", "samples")] == ["round 1"] * 2
+    assert one(browser, '[data-part="scores"] select option:checked').text == "kid"
+    assert "kid" in [heading.text for heading in many(browser, "table.clients th")]
 
 
 def test_samples_follow_their_slider_and_the_theme_its_button(browser, page):
