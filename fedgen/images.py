@@ -59,6 +59,7 @@ class SeenRange:
     low: float = math.inf
     high: float = -math.inf
     told: bool = False
+    looks: str = ""
 
     def start(self) -> None:
         """Forget the images so far, but not that they were warned of."""
@@ -75,21 +76,18 @@ class SeenRange:
         return 0 <= self.low < self.high <= 1
 
     @property
-    def looks(self) -> str:
-        """What the images look like that should be in [-1, 1]; "" if like that."""
-        return "[0, 1]" if self.is_unit else "grey levels" if self.low >= 0 and 16 < self.high <= 255 else ""
-
-    @property
     def complaint(self) -> str:
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
+        looks = "[0, 1]" if self.is_unit else "grey levels"
         remedy = self.remedy if self.is_unit else "pass images / 127.5 - 1, or uint8"
         return (
             f"{self.whose}: all values of {count} lie from {self.low:.3g} to {self.high:.3g}, none below 0, which looks"
-            f" like {self.looks} where floats in [-1, 1] are expected; {remedy}"
+            f" like {looks} where floats in [-1, 1] are expected; {remedy}"
         )
 
     def warn(self) -> None:
-        """Says so once, if the images look like [0, 1] or like grey levels."""
+        """Says so once, if the images look like [0, 1] or like grey levels, and keeps which."""
+        self.looks = "[0, 1]" if self.is_unit else "grey levels" if self.low >= 0 and 16 < self.high <= 255 else ""
         if self.looks and not self.told:
             self.told = True
             warn(self.complaint)
