@@ -16,7 +16,11 @@ from tests.models.stylegan2.test_shipped import contains
 
 KIT = Path(__file__).parents[2]
 FOLDER = KIT / "checkpoints" / "pretrained" / "moses"
-ARMS = {"federated, shipped": "scores.jsonl", "pooled": "comparisons/centralised.jsonl"}
+ARMS = {
+    "federated, shipped": "scores.jsonl",
+    "pooled": "comparisons/centralised.jsonl",
+    "clients' own models": "comparisons/local.jsonl",
+}
 LAST = 1399
 
 
