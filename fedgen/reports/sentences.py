@@ -347,7 +347,7 @@ def next_steps(
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
     if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
-        command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
+        command = f"{program()} fit {folder}/recipe.yaml --trainer.max_epochs {more}"
         steps[command] = f"continues: {name} was still improving when training ended"
     embeddings = {record.embedding for record in records if record.split not in HELD_OUT}
     if has_recipe and len(embeddings) == 1 and not embeddings & {"identity", ""}:  # of images alone
