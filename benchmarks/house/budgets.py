@@ -61,10 +61,10 @@ BUDGETS: dict[str, int] = {
     "lines: experiments, benchmark": 11_434,
     "circles: experiments, benchmark": 0,
     "files: cli, recipe, training, hub, root": 30,
-    "lines: cli, recipe, training, hub, root": 4_350,
+    "lines: cli, recipe, training, hub, root": 4_352,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 355,
-    "lines: all rooms": 75_733,
+    "lines: all rooms": 75_735,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

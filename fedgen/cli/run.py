@@ -442,8 +442,12 @@ def report(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="also plot scores over simulated seconds, as PNG; for runs with speeds (docs/asynchronous.md)",
     )
-    parser.add_argument("--column", metavar="NAME", help="the score to plot; by default kid_all, else fid_all")
+    parser.add_argument(
+        "--column", metavar="NAME", help="the score that --over_time plots; by default kid_all, else fid_all"
+    )
     settings = parser.parse_args(list(arguments))
+    if settings.column and settings.over_time is None:
+        parser.error("--column names the score that --over_time FILE plots: give both, or neither")
     from fedgen.reports.page import write_report
 
     if settings.over_time is not None:

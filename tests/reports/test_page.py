@@ -195,6 +195,12 @@ def test_the_page_of_reading_reports_runs_as_written(tmp_path, monkeypatch):
     assert (tmp_path / "demo.html").read_text() == names["found"].html
 
 
+def test_a_column_without_a_picture_over_time_is_a_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["report", str(write_run(tmp_path / "run")), "--column", "kid_all"])
+    assert "--column names the score that --over_time FILE plots: give both, or neither" in capsys.readouterr().err
+
+
 def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, capsys):
     runs = [str(write_run(tmp_path / name, seed=seed)) for seed, name in enumerate("ab")]
     monkeypatch.chdir(tmp_path)
