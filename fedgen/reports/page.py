@@ -5,7 +5,7 @@ import hashlib
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 
 from fedgen import __version__
+from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, shorten
 from fedgen.foreign_text import printable, printable_lines
@@ -187,7 +188,7 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     page = KIND.render(
         {
             "live": live,
-            "runs": [_data(run, name) for name, run in zip(names, runs)],
+            "runs": [_data(run, name, own) for name, run, own in zip(names, runs, told)],
             "axes": side_by_side.chart_rows(axes),
         },
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
@@ -205,7 +206,7 @@ def _shown(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[
         "name": name,
         "conclusions": [_in_parts(line) for line in run.said],
         "verdict": {about: [_in_parts(paragraph) for paragraph in own] for about, own in told.items()},
-        "tables": charts.score_parts(run.records),
+        "tables": charts.score_parts(_without_said(run.records, told)),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
         "missing": {name: shorten(reason, 400) for name, reason in run.missing.items()},
@@ -218,13 +219,20 @@ def _shown(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[
     }
 
 
+def _without_said(records: Sequence[ScoreRecord], told: Mapping[str, Sequence[str]]) -> list[ScoreRecord]:
+    """The records without the remarks that stand among the conclusions."""
+    said = " ".join(told.get("Caution", ()))
+    parts = {note: "; ".join(p for p in note.split("; ") if p not in said) for note in {one.note for one in records}}
+    return [one if parts[one.note] == one.note else replace(one, note=parts[one.note]) for one in records]
+
+
 def _in_parts(line: str) -> list[tuple[str, bool]]:
     """A sentence in parts, and whether a part is a command (what stands between backticks)."""
     parts = printable(line, LONGEST_TEXT).split("`")
     return [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
 
 
-def _data(run: Contents, name: str) -> dict[str, Any]:
+def _data(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return what scripts draw of a run."""
     most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
@@ -232,7 +240,7 @@ def _data(run: Contents, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "first": {"score": column.rpartition("_")[0], "round": chosen and chosen.round},  # that the page opens with
-        "panels": charts.panels(run.records, run.controls),
+        "panels": charts.panels(_without_said(run.records, told), run.controls),
         "clients": charts.clients(run),
         "classes": run.kept.classes,
         "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],

@@ -177,6 +177,14 @@ def test_a_page_replaces_pages_and_nothing_else(tmp_path):
         write_report([folder], Path("/proc/x.html"))
 
 
+def test_a_caution_stands_once(tmp_path):
+    few = "fid is biased upwards, as there are fewer samples than features (64): 50 generated"
+    folder = write_run(tmp_path / "run", note=f"mixture of local models; {few}")
+    page = report(folder).html
+    assert page.count(few) == 1
+    assert page.count("mixture of local models") > 1
+
+
 def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):
     found = fedgen.report(write_run(tmp_path / "run", names=[HOSTILE, "b", "c"]))
     frame = found._repr_html_()
