@@ -129,7 +129,7 @@ def _verdict(first: str, name: str, columns: dict[str, Pairs]) -> str:
     within = f"difference {_with_interval(mean, low, high, '95 %: ')}"
     ways = {one: _way(own) for one, own in columns.items() if one == column or one.endswith("_all")}
     told = {way: [one for one in ways if ways[one] == way != ways[column]] for way in ("better", "worse")}
-    also = [f" By {', '.join(names[:NAMED])} it is {way}." for way, names in told.items() if names]
+    also = [f" By {', '.join(names[:NAMED])} {name} is {way}." for way, names in told.items() if names]
     if not ways[column]:
         return f"{name} and {first} cannot be told apart: {how}, {within}.{''.join(also)}"
     return f"{name} is {ways[column]} than {first}: {how}, {within}.{''.join(also)}"

@@ -72,7 +72,7 @@ def test_a_column_that_says_the_opposite_is_named(tmp_path):
     assert said.startswith("b0 is better than a0: kid_all 0.5 and 3, difference -2.50")
     assert said.endswith(").")
     runs[2].records = [replace(r, value=r.value + 3) if r.score == "fid" and r.is_model else r for r in runs[2].records]
-    assert compared([runs[0], runs[2]])["sentences"][0] == f"{said} By fid_all it is worse."
+    assert compared([runs[0], runs[2]])["sentences"][0] == f"{said} By fid_all b0 is worse."
 
 
 def test_what_does_not_compare_says_why(tmp_path):
