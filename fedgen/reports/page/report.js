@@ -321,7 +321,7 @@ function startCompared() {
     for (const axis of own) {
       const place = element("div", {}, charts);
       if (own.length > 1) element("h4", {}, place, axis.name);
-      new Chart(place, comparedSpec(axis));
+      new Chart(place, { ...comparedSpec(axis), ...(own.length > 1 ? { title: "" } : {}) });
     }
   };
   select.addEventListener("change", refresh);
