@@ -342,8 +342,8 @@ def test_constants_get_no_noise_and_do_not_travel():
 @pytest.mark.parametrize(
     ("integers", "rules", "named"),
     [
-        ({"count": torch.tensor(0)}, {}, "count: integer"),
-        ({"flag": torch.zeros(1, dtype=torch.bool)}, {}, "flag: integer or boolean"),
+        ({"count": torch.tensor(0)}, {}, "count: the maximum of integer"),
+        ({"flag": torch.zeros(1, dtype=torch.bool)}, {}, "flag: the maximum of integer or boolean"),
         ({}, {"table": "max"}, "table has the rule 'max'"),
     ],
 )

@@ -191,7 +191,7 @@ def check_compression(compressor: Compressor | None, aggregator: Aggregator, fix
         yield f"compression={kind}: compressed messages cannot be summed under secure aggregation: leave it out"
     if compressor is not None and aggregator.private and compressor.keeps_clients:
         yield (
-            f"{type(aggregator).__name__} protects what clients send, and {kind} keeps what they did not send, without"
+            f"{type(aggregator).__name__} protects what clients send, and {kind} keeps more of their updates, without"
             " noise, in the run's checkpoints: pass QSGD or error_feedback=False (for PowerSGD also warm_start=False)"
         )
 

@@ -253,7 +253,7 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     parts = []
     if few:
         several = f"{len(few):,} of {len(clients):,} clients (the smallest has {min(few):,.12g})"
-        parts.append(f"{few[0]:,.12g} real" if len(known) == 1 else several)
+        parts.append(f"{few[0]:,.12g} real" if len(clients) == 1 else several)
     if few and 1 < len(known) == len(clients) and sum(known) < dim:
         parts.append(f"their pool of {sum(known):,.12g}")
     if generated is not None and generated < dim:
