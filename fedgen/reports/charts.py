@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
+from fedgen.evaluation.marks import GAPS, direction_of, marked, strongest
 from fedgen.evaluation.names import DISTRIBUTION
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, grouped, say_number
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
@@ -49,8 +49,7 @@ def panels(records: Sequence[ScoreRecord], controls: Controls | None = None) -> 
     return [
         {
             "name": columns.score(*key),
-            "title": title_of(key[2]),
-            "axis": axis_of(max(group, key=lambda record: record.is_optimised)),
+            "axis": f"{marked(columns.score(*key), group)} ({direction_of(group[0])})",
             "higher": bool(group[0].higher_is_better),
             "balanced": key[2] == BALANCED,
             "mark": strongest(group),

@@ -91,7 +91,7 @@ function scatterSpec(panel) {
   const [x, y] = [pick(avg, "values"), pick(all, "values")];
   const inverted = (round) => panel.pairs.filter(([a, b]) => a === round || b === round).map(([a, b, beyond]) => `round ${a} by avg, ${b} by all${beyond ? ", for sure" : ", maybe by chance"}`);
   return {
-    title: `${panel.name}: avg against all`, x: `${panel.title} avg`, y: `${panel.title} all`, scatter: true, places: x, pairs, floors,
+    title: `${panel.name}: avg against all`, x: `${panel.name}_avg`, y: `${panel.name}_all`, scatter: true, places: x, pairs, floors,
     lines: [{ name: "a point: a checkpoint; a bar: 2 standard errors", colour: 1, mark: 0, x, y, xError: twice(pick(avg, "generated")), error: twice(pick(all, "generated")) }],
     notes: [["ordered differently, for sure (95 %)", "inverted beyond"], ["ordered differently, maybe by chance", "inverted"]].filter((_, k) => panel.pairs.some((pair) => pair[2] === (k === 0))),
     describe: (place) => [roundName(rounds[place]), `avg ${formatted(x[place], pick(avg, "errors")[place])}`, `all ${formatted(y[place], pick(all, "errors")[place])}`, ...inverted(rounds[place])].join("\n"),
