@@ -159,9 +159,9 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     """
     unseen = any(record.split == UNPART for record in records)
     final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out data")
-    headings = ("column", "round", "checkpoint", "value", where)
-    # names are there to be copied
-    table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=headings)
+    table = new_table("Selected by each column", ("column", "round", "value", where), ("column",), fold=("column",))
+    for numbers in table.columns[1:]:  # on a narrow screen names are folded
+        numbers.no_wrap = True
     marks, shown, names = set[str](), list[str](), Columns.of(records)
     columns = by_column(records, names)
     for column, group in columns.items():
@@ -172,13 +172,13 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
         best = ranking[0]
         shown.append(column)
         equals = sum(entry.value == best.value for entry in ranking)
+        remarks = [f"of {equals} equal"] * (equals > 1) + ["not kept"] * (best.checkpoint is None)
         chosen = next(record for record in group if record.round == best.round)
         held_out = reported(columns, names, chosen, final)
         marks |= {best.mark, mark_of(held_out) if held_out else ""}
         table.add_row(
             escape(f"{column} {best.mark}".rstrip()),
-            str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
-            escape(str(best.checkpoint or "not kept")),
+            f"{best.round} ({', '.join(remarks)})" if remarks else str(best.round),
             say_number(best.value, best.standard_error),
             marked(_cell(held_out), [held_out]) if held_out else "",
         )
