@@ -254,7 +254,7 @@ def test_a_checkpoint_that_is_not_kept_is_said():
 
 def test_numbers_are_whole_on_80_columns():
     values = {0: 0.9999301, 1: 0.9999302}
-    own = [replace(one, standard_error=7e-05) for one in column("novelty_all", values, embedding="a-long-name-of-bytes")]
+    own = [replace(one, standard_error=7e-05) for one in column("novelty_all", values, embedding="a-name-of-bytes")]
     records = [*RECORDS, *own, *(replace(one, split="report") for one in own)]
     console = Console(file=io.StringIO(), width=80)
     console.print(selection_table(records))
