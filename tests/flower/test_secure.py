@@ -200,7 +200,7 @@ REFUSED = {
     "compression": (
         {"compression": {"class_path": "fedgen.federated.compression.QSGD"}},
         {},
-        "compression=QSGD: under secure aggregation",
+        "compression=QSGD: compressed messages cannot be summed",
     ),
     "samplers": (
         {"sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"}, "client_weights": "uniform"},
