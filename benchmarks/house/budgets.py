@@ -43,7 +43,7 @@ BUDGETS: dict[str, int] = {
     "lines: federated, clients": 13_007,
     "circles: federated, clients": 0,
     "files: evaluation, reports, callbacks": 50,
-    "lines: evaluation, reports, callbacks": 10_889,
+    "lines: evaluation, reports, callbacks": 10_894,
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 62,
     "lines: scores, statistics, metrics, losses, embeddings": 13_476,
@@ -64,7 +64,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4_354,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 355,
-    "lines: all rooms": 75_744,
+    "lines: all rooms": 75_749,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

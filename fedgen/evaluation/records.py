@@ -122,7 +122,7 @@ def _places(number: float, digits: int) -> int:
 
 
 MODEL, FLOOR = "model", "floor"
-LEAST_SURE = 20  # generated images of which an error tells anything: it has an error of a sixth itself
+LEAST_SURE = 20  # generated images; of fewer a standard error is uncertain by more than a sixth
 PARTICIPANTS, MEMORISER = "participants", "memoriser"
 CONTROLS = {  # of three-way splits
     FLOOR: "unscored images of all clients, scored as if generated",
@@ -233,7 +233,12 @@ class ScoreRecord:
         NaN where that is unknown, or of so few images that nothing is sure.
         """
         error = self.error_parts.get("generated", 0.0) if self.error_parts else self.whole_error
-        return math.nan if error and self.num_generated < LEAST_SURE else error
+        return math.nan if error and self.is_of_few else error
+
+    @property
+    def is_of_few(self) -> bool:
+        """Whether it is of so few generated images that its error is unreliable; not if it needs none, as losses."""
+        return 0 < self.num_generated < LEAST_SURE
 
     @property
     def whole_error(self) -> float:

@@ -182,18 +182,19 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     told = [
         {} if run.said else by_topic(run.records, run.place, bool(run.recipe), not live, run.controls) for run in runs
     ]
+    quiet = [replace(run, records=_without_remarks(run.records, own)) for run, own in zip(runs, told)]
     names = [shorten(name, LONGEST_NAME) for name in side_by_side.short_names(runs)]
     axes = side_by_side.axes_of(runs) if len(runs) > 1 else {}
     compared = side_by_side.side_by_side(runs, axes) if len(runs) > 1 else None
     page = KIND.render(
         {
             "live": live,
-            "runs": [_data(run, name, own) for name, run, own in zip(names, runs, told)],
+            "runs": [_data(run, name) for name, run in zip(names, quiet)],
             "axes": side_by_side.chart_rows(axes),
         },
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
-        runs=[_shown(run, name, own) for name, run, own in zip(names, runs, told)],
+        runs=[_shown(run, name, own) for name, run, own in zip(names, quiet, told)],
         compared=compared,
     )
     return Report(page, {shorten(run.place, LONGEST_NAME): run.said or in_lines(own) for run, own in zip(runs, told)})
@@ -206,7 +207,7 @@ def _shown(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[
         "name": name,
         "conclusions": [_in_parts(line) for line in run.said],
         "verdict": {about: [_in_parts(paragraph) for paragraph in own] for about, own in told.items()},
-        "tables": charts.score_parts(_without_said(run.records, told)),
+        "tables": charts.score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
         "missing": {name: shorten(reason, 400) for name, reason in run.missing.items()},
@@ -219,11 +220,11 @@ def _shown(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[
     }
 
 
-def _without_said(records: Sequence[ScoreRecord], told: Mapping[str, Sequence[str]]) -> list[ScoreRecord]:
-    """The records without the remarks that stand among the conclusions."""
-    said = " ".join(told.get("Caution", ()))
-    parts = {note: "; ".join(p for p in note.split("; ") if p not in said) for note in {one.note for one in records}}
-    return [one if parts[one.note] == one.note else replace(one, note=parts[one.note]) for one in records]
+def _without_remarks(records: Sequence[ScoreRecord], told: Mapping[str, Sequence[str]]) -> list[ScoreRecord]:
+    """The records without the remarks that the page's cautions repeat."""
+    cautions = " ".join(told.get("Caution", ()))
+    kept = {note: "; ".join(p for p in note.split("; ") if p not in cautions) for note in {one.note for one in records}}
+    return [one if kept[one.note] == one.note else replace(one, note=kept[one.note]) for one in records]
 
 
 def _in_parts(line: str) -> list[tuple[str, bool]]:
@@ -232,7 +233,7 @@ def _in_parts(line: str) -> list[tuple[str, bool]]:
     return [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
 
 
-def _data(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _data(run: Contents, name: str) -> dict[str, Any]:
     """Return what scripts draw of a run."""
     most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
@@ -240,7 +241,7 @@ def _data(run: Contents, name: str, told: Mapping[str, Sequence[str]]) -> dict[s
     return {
         "name": name,
         "first": {"score": column.rpartition("_")[0], "round": chosen and chosen.round},  # that the page opens with
-        "panels": charts.panels(_without_said(run.records, told), run.controls),
+        "panels": charts.panels(run.records, run.controls),
         "clients": charts.clients(run),
         "classes": run.kept.classes,
         "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],

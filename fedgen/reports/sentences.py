@@ -307,7 +307,7 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     """Reasons to doubt the values: few images, samples in another range, and embeddings that a loss used."""
     parts = list(dict.fromkeys(part for record in models for part in record.note.split("; ")))
     lines = [f"{part}." for doubt in DOUBTS for part in [part for part in parts if doubt in part][:1]]
-    if any(record.num_generated < LEAST_SURE for record in models):
+    if any(record.is_of_few for record in models):
         lines.append(f"Of fewer than {LEAST_SURE} generated {models[0].noun} nothing is sure.")
     if any(mark_of(record) for record in models):
         lines.append("Scores marked * or (*) use the embedding of a training loss and prove little.")

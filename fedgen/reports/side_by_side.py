@@ -130,9 +130,8 @@ def _verdict(first: str, name: str, columns: dict[str, Pairs]) -> str:
     ways = {one: _way(own) for one, own in columns.items() if one == column or one.endswith("_all")}
     told = {way: [one for one in ways if ways[one] == way != ways[column]] for way in ("better", "worse")}
     also = [f" By {', '.join(names[:NAMED])} {name} is {way}." for way, names in told.items() if names]
-    if not ways[column]:
-        return f"{name} and {first} cannot be told apart: {how}, {within}.{''.join(also)}"
-    return f"{name} is {ways[column]} than {first}: {how}, {within}.{''.join(also)}"
+    start = f"{name} is {ways[column]} than {first}" if ways[column] else f"{name} and {first} cannot be told apart"
+    return f"{start}: {how}, {within}.{''.join(also)}"
 
 
 def _way(pairs: Pairs) -> str:

@@ -106,6 +106,13 @@ def test_of_two_generated_images_nothing_is_said_to_be_sure():
     assert "95 %" not in said
 
 
+def test_a_score_that_needs_no_images_has_no_few_of_them():
+    losses = make_records(scores=["loss"], num_generated=0, error_parts={})
+    said = " ".join(line for lines in verdict([one for one in losses if one.is_model]).values() for line in lines)
+    assert "nothing is sure" not in said
+    assert "95 %" in said
+
+
 def test_samples_in_another_range_are_a_caution():
     note = "fid is biased upwards: few; the model's samples look like [0, 1], not like [-1, 1]"
     found = verdict(make_records(note=note))["Caution"]
