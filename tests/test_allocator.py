@@ -1,5 +1,6 @@
 """What the allocator keeps, by the pages that a process faults in."""
 
+import inspect
 import os
 import platform
 import subprocess
@@ -7,11 +8,13 @@ import sys
 
 import pytest
 
-# a step that takes 64 MB in 64 blocks, touches them and frees them, ten times after the first
-STEPS = """
-import resource, sys
 from fedgen.federated.lightning.one_or_many import keep_freed_memory
 
+# a step that takes 64 MB in 64 blocks, touches them and frees them, ten times after the first; the function by its
+# source, as the module that it is in imports for seconds
+STEPS = f"""
+import ctypes, os, platform, resource, sys
+{inspect.getsource(keep_freed_memory)}
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 
 def step():
