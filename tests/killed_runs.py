@@ -29,6 +29,7 @@ from fedgen.models.checkpoint_file import read_checkpoint
 
 PHASES = ("training", "evaluation", "checkpoint")
 KILLS, ROUNDS = 20, 24
+FEWER, FEWER_ROUNDS = 9, 12
 
 
 class Model(WGANGP):
@@ -195,8 +196,8 @@ def in_fork(train, run, points, counts=None):
         os._exit(status)
 
 
-def faults_of(run):
-    """What is not as it must be in a run's folder after a kill."""
+def faults_of(run, read):
+    """What is not as it must be in a run's folder after a kill; of checkpoints those that have changed are `read`."""
     found = []
     scores = run / "scores.jsonl"
     content = scores.read_bytes() if scores.exists() else b""
@@ -207,7 +208,9 @@ def faults_of(run):
     if len(set(identities)) < lines:
         found.append(f"{lines} lines of {len(set(identities))} scores")
     for path in run.glob("*.ckpt"):
-        read_checkpoint(path)
+        if (state := (path, path.stat().st_mtime_ns)) not in read:
+            read_checkpoint(path)
+            read.add(state)
     return found
 
 
@@ -224,32 +227,33 @@ ASYNCHRONOUS = {  # strategy, in which every second turn or so has started in an
 }
 
 
-def main(folder, kills=KILLS, strategy=None):
+def main(folder, kills=KILLS, rounds=ROUNDS, strategy=None):
     """The undisturbed run in FOLDER/whole, the one that is killed in FOLDER/broken.
 
     Args:
         folder: for both.
         kills: of the second.
+        rounds: of both.
         strategy: in place of the recipe's.
     """
     folder = Path(folder)
     torch.set_num_threads(1)
     sys.argv = ["fedgen"]
     recipe = folder / "tiny.yaml"
-    trainer = RECIPE["trainer"] | ({} if strategy is None else {"strategy": strategy})
+    trainer = RECIPE["trainer"] | {"max_epochs": rounds} | ({} if strategy is None else {"strategy": strategy})
     recipe.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}))
     prepare(recipe)
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(recipe, whole, Points(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())
-    draws = random.Random(0)
+    draws, read = random.Random(0), set()
     kinds = {phase: cycle(sorted(where for where in counts if where.startswith(phase))) for phase in PHASES}
     for kill in draws.sample(range(kills), kills):
         where = next(kinds[PHASES[kill % len(PHASES)]])
-        points = Points(where, draws.randrange(2), draws.randrange(counts[where] // ROUNDS), report)
+        points = Points(where, draws.randrange(2), draws.randrange(counts[where] // rounds), report)
         summary["status"].append(attempt(recipe, broken, points))
         summary["killed"].append(report.read_text())
-        summary["faults"] += faults_of(broken)
+        summary["faults"] += faults_of(broken, read)
         report.unlink()
     summary["status"].append(attempt(recipe, broken, Points()))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.killed_runs import KILLS, ROUNDS
+from tests.killed_runs import FEWER, FEWER_ROUNDS, KILLS, ROUNDS
 
-ROOT, FEWER = Path(__file__).parent.parent, 9
+ROOT = Path(__file__).parent.parent
 
 
 def equal(a, b):
@@ -29,7 +29,7 @@ def killed(tmp_path_factory):
     """The folders of both trainings, of one process that imports and looks at recipes once."""
     folders = [tmp_path_factory.mktemp(name) for name in ("synchronous", "asynchronous")]
     whole, fewer = (repr(str(folder)) for folder in folders)
-    script = f"from tests.killed_runs import ASYNCHRONOUS, main; main({whole}); main({fewer}, {FEWER}, ASYNCHRONOUS)"
+    script = f"from tests.killed_runs import *; main({whole}); main({fewer}, FEWER, FEWER_ROUNDS, ASYNCHRONOUS)"
     command = [sys.executable, "-W", "ignore", "-c", script]
     ended = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=1200
@@ -38,7 +38,7 @@ def killed(tmp_path_factory):
     return folders
 
 
-def compare(folder):
+def compare(folder, rounds):
     """The summary of a run that was killed and one that was not, which are compared.
 
     Final weights and all that checkpoints hold, to the bit; scores, times and clients left out, to the byte.
@@ -53,7 +53,7 @@ def compare(folder):
     for name in kept:
         assert (whole / name).read_bytes() == (broken / name).read_bytes()
     names = sorted(path.name for path in whole.glob("*.ckpt"))
-    assert len(names) == ROUNDS + 1
+    assert len(names) == rounds + 1
     assert names == sorted(path.name for path in broken.glob("*.ckpt"))
     for name in names:
         a, b = (torch.load(run / name, weights_only=True) for run in (whole, broken))
@@ -65,7 +65,7 @@ def compare(folder):
 
 @pytest.mark.slow
 def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(killed):
-    kept, places = compare(killed[0])
+    kept, places = compare(killed[0], ROUNDS)
     assert kept == ["left_out.jsonl", "scores.jsonl"]
     kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
     assert set(places) == {"training step", *kinds}
@@ -76,6 +76,6 @@ def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(kill
 @pytest.mark.slow
 def test_kills_change_nothing_where_clients_are_under_way(killed):
     """Nine kills of a run under FedBuffStrategy, whose checkpoints hold the server's older weights."""
-    kept, places = compare(killed[1])
+    kept, places = compare(killed[1], FEWER_ROUNDS)
     assert kept == ["left_out.jsonl", "scores.jsonl", "simulated_time.jsonl"]
     assert sum(places.values()) == FEWER
