@@ -46,6 +46,14 @@ def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def inception_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The standard Inception with random weights."""
+    from tests.random_networks import save_inception
+
+    return save_inception(tmp_path_factory.mktemp("inception"))
+
+
+@pytest.fixture(scope="session")
 def clip(clip_weights: Path) -> Embedding:
     return load_embedding("clip-vit-b-32", weights=clip_weights)
 

@@ -18,15 +18,14 @@ from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.participation.participation_gap import PartitionChoice
 from tests.data.published import write_cifar10, write_femnist
 from tests.quick import first_quick
-from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def inception(tmp_path_factory):
-    return str(save_inception(tmp_path_factory.mktemp("weights")))
+def inception(inception_weights):
+    return str(inception_weights)
 
 
 def read(name):
@@ -209,7 +208,7 @@ def test_an_autoencoder_and_a_flow_in_its_latents_train_and_are_scored_from_thei
 
 
 @pytest.mark.slow
-def test_the_papers_protocol_trains_and_scores_on_a_tiny_cifar10(tmp_path, monkeypatch):
+def test_the_papers_protocol_trains_and_scores_on_a_tiny_cifar10(tmp_path, monkeypatch, inception):
     """The ResNet pair at full size, the standard Inception network with random weights, an iteration of two clients."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
@@ -217,7 +216,7 @@ def test_the_papers_protocol_trains_and_scores_on_a_tiny_cifar10(tmp_path, monke
     evaluation = {
         "class_path": "fedgen.callbacks.FederatedEvaluation",
         "init_args": {
-            "embeddings": [{"name": "inception-v3-compat", "weights": str(save_inception(tmp_path))}],
+            "embeddings": [{"name": "inception-v3-compat", "weights": inception}],
             "num_images": 4,
         },
     }

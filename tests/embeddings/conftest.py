@@ -7,12 +7,6 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from tests.random_networks import save_inception
-
-
-@pytest.fixture(scope="session")
-def inception_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_inception(tmp_path_factory.mktemp("inception"))
 
 
 @pytest.fixture(scope="session")

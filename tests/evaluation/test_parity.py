@@ -15,7 +15,6 @@ from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.evaluation import Evaluator
 from fedgen.images import save_png
 from fedgen.scores import mmd2_subsets
-from tests.random_networks import save_inception
 
 # The features are bitwise the same. torch-fidelity then rounds their mean to float32 (with a mean in float64 the FIDs
 # agree to 1e-12), torchmetrics its result, and both sum kernels of about 4 in float32.
@@ -160,13 +159,12 @@ def test_torchmetrics_agrees_on_the_embedding_as_its_feature_module(pictures, cl
 
 
 @pytest.mark.slow
-def test_the_published_network_agrees_with_far_fewer_images_than_features(tmp_path):
-    weights, pictures = save_inception(tmp_path), Pictures(tmp_path, 3, 6, (2, 4))
-    values = our_values(
-        pictures.in_memory(), load_embedding("inception-v3-compat", weights=weights), pictures.generated
-    )
+def test_the_published_network_agrees_with_far_fewer_images_than_features(tmp_path, inception_weights):
+    pictures = Pictures(tmp_path, 3, 6, (2, 4))
+    embedding = load_embedding("inception-v3-compat", weights=inception_weights)
+    values = our_values(pictures.in_memory(), embedding, pictures.generated)
     options = {"kid": True, "kid_subsets": 1, "kid_subset_size": 6}
-    theirs = ask_torch_fidelity(pictures, "real", weights, "inception-v3-compat", **options)
+    theirs = ask_torch_fidelity(pictures, "real", inception_weights, "inception-v3-compat", **options)
     # torch-fidelity adds the roots of some 2,040 eigenvalues that are zero but for rounding.
     assert values["fid_all"] == pytest.approx(theirs["frechet_inception_distance"], rel=1e-5)
     assert values["kid_all"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)

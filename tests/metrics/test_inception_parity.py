@@ -1,4 +1,7 @@
-"""FID and KID of images on the standard Inception equal torchmetrics' and torch-fidelity's, on random weights."""
+"""FID and KID of images on the standard Inception equal torchmetrics' and torch-fidelity's, on random weights.
+
+Of its first layer, as the peers' FID takes seconds for 2,048 features: tests/evaluation/test_parity.py has those.
+"""
 
 import pytest
 import torch
@@ -9,7 +12,6 @@ from torchmetrics.image.fid import NoTrainInceptionV3
 
 from fedgen.embeddings import load_embedding
 from fedgen.metrics import FederatedFrechetDistance, FrechetDistance, KernelDistance
-from tests.random_networks import save_inception
 
 NUMBER = 9
 
@@ -35,17 +37,13 @@ class Stored(Dataset):
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return save_inception(tmp_path_factory.mktemp("inception"))
-
-
-@pytest.fixture(scope="module")
-def fidelity(weights):
+def fidelity(inception_weights):
     """torch-fidelity's own run; its subsets hold every image, so their mean is the full sample's score."""
     return calculate_metrics(
         input1=Stored(GENERATED), input2=Stored(REAL), fid=True, kid=True, kid_subsets=1, kid_subset_size=NUMBER,
         cuda=False, cache=False, verbose=False, save_cpu_ram=True,
-        feature_extractor_weights_path=str(weights),
+        feature_extractor="inception-v3-compat", feature_extractor_weights_path=str(inception_weights),
+        feature_layer_fid="64", feature_layer_kid="64",
     )  # fmt: skip
 
 
@@ -57,13 +55,13 @@ def score(metric, size=5):
 
 
 @pytest.fixture(scope="module")
-def embedding(weights):
-    return load_embedding("inception-v3-compat", weights=weights)
+def embedding(inception_weights):
+    return load_embedding("inception-v3-compat-64", weights=inception_weights)
 
 
 @pytest.fixture(scope="module")
-def network(weights):
-    return NoTrainInceptionV3("inception-v3-compat", ["2048"], str(weights), antialias=False)
+def network(inception_weights):
+    return NoTrainInceptionV3("inception-v3-compat", ["64"], str(inception_weights), antialias=False)
 
 
 @pytest.mark.slow
