@@ -127,8 +127,8 @@ def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty
     listed = run(fedgen_command, "recipes", cwd=tmp_path).split("\n\n")[0]
     names = [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")]
     assert set(names) == {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
-    quick = ("--trainer.max_epochs", "20", "--trainer.callbacks.every_n_rounds", "20")
-    run(fedgen_command, "fit", "quickstart", *quick, "--trainer.callbacks.num_images", "100", cwd=tmp_path)
+    quick = ("--trainer.max_epochs", "2", "--trainer.callbacks.every_n_rounds", "2")
+    run(fedgen_command, "fit", "quickstart", *quick, "--trainer.callbacks.num_images", "20", cwd=tmp_path)
     folder = tmp_path / "checkpoints" / "quickstart"
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     assert list(folder.glob("round=*.ckpt"))

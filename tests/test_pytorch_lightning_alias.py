@@ -1,5 +1,6 @@
 """Modules that import `pytorch_lightning` run after one line, and the error without it names that line."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -7,6 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+import fedgen
+from fedgen.pytorch_lightning_alias import _Aliases
 
 ROOT = Path(__file__).parents[1]
 LINE = "import fedgen; fedgen.alias_pytorch_lightning()"
@@ -57,51 +61,64 @@ def python(folder, script, *arguments, other=True):
     )
 
 
+# identity first, of packages and of their parts, then a training
+BOTH_NAMES = f"""
+    {LINE}
+    fedgen.alias_pytorch_lightning()
+    import sys
+    assert "torch" not in sys.modules
+    import pytorch_lightning as other, lightning.pytorch as own
+    import pytorch_lightning.callbacks.early_stopping as theirs
+    import lightning.pytorch.callbacks.early_stopping as ours
+    from pytorch_lightning.callbacks import ModelCheckpoint
+    assert other is own and theirs is ours and ModelCheckpoint is own.callbacks.ModelCheckpoint
+    assert own.__spec__.name == own.__name__ == "lightning.pytorch"
+    assert ours.__spec__.name == "lightning.pytorch.callbacks.early_stopping"
+    try:
+        import pytorch_lightning.metrics
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [True, False])
-def test_a_module_of_the_other_package_trains_after_one_line(folder, other):
-    result = python(folder, LINE + "\n" + textwrap.dedent(TRAIN), other=other)
-    assert result.stdout == "trained 1\n", result.stderr
+def test_after_one_line_both_names_are_one_package_and_a_module_of_the_other_trains(folder, other):
+    result = python(folder, textwrap.dedent(BOTH_NAMES) + textwrap.dedent(TRAIN), other=other)
+    assert result.stdout == "No module named 'pytorch_lightning.metrics'\ntrained 1\n", result.stderr
 
 
-@pytest.mark.slow
-def test_without_the_line_the_error_names_it(folder):
-    result = python(folder, TRAIN)
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("TypeError: ")
-    assert "Net derives from pytorch_lightning" in last
-    assert f"put `{LINE}` before the first import of pytorch_lightning" in last
+@pytest.fixture
+def unaliased(monkeypatch):
+    """This process as it is before a command has aliased the package, and again afterwards."""
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, _Aliases)])
+    for name in imported("pytorch_lightning"):
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in imported("pytorch_lightning", "theirs"):
+        del sys.modules[name]
 
 
-@pytest.mark.slow
-def test_where_the_other_package_is_in_use_the_line_says_that_it_comes_too_late(folder):
-    result = python(folder, f"import pytorch_lightning\n{LINE}")
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: pytorch_lightning has been imported already, from ")
-    assert "before the first import" in last
+def imported(*packages):
+    return [name for name in sys.modules if name.split(".")[0] in packages]
 
 
-@pytest.mark.slow
-def test_both_names_are_one_package_and_its_own_name_stays(folder):
-    script = f"""
-        {LINE}
+@pytest.mark.usefixtures("unaliased")
+def test_without_the_line_the_error_names_it(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder / "other")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(TypeError, match="Net derives from pytorch_lightning") as raised:
+        exec(textwrap.dedent(TRAIN), {})
+    assert f"put `{LINE}` before the first import of pytorch_lightning" in str(raised.value)
+
+
+@pytest.mark.usefixtures("unaliased")
+def test_where_the_other_package_is_in_use_the_line_says_that_it_comes_too_late(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder / "other")
+    importlib.import_module("pytorch_lightning")
+    said = "^pytorch_lightning has been imported already, from .*before the first import"
+    with pytest.raises(ImportError, match=said):
         fedgen.alias_pytorch_lightning()
-        import sys
-        assert "torch" not in sys.modules
-        import pytorch_lightning as other, lightning.pytorch as own
-        import pytorch_lightning.callbacks.early_stopping as theirs
-        import lightning.pytorch.callbacks.early_stopping as ours
-        from pytorch_lightning.callbacks import ModelCheckpoint
-        assert other is own and theirs is ours and ModelCheckpoint is own.callbacks.ModelCheckpoint
-        assert own.__spec__.name == own.__name__ == "lightning.pytorch"
-        assert ours.__spec__.name == "lightning.pytorch.callbacks.early_stopping"
-        try:
-            import pytorch_lightning.metrics
-        except ModuleNotFoundError as error:
-            print(error)
-    """
-    result = python(folder, script)
-    assert result.stdout == "No module named 'pytorch_lightning.metrics'\n", result.stderr
 
 
 RECIPE = """
