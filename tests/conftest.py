@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.io.files import atomic_write
+from fedgen.reports.figures import curves
 
 torch.set_num_threads(1)
 # What is imported and collected stays: looking through it for garbage took half of the collection,
@@ -35,6 +37,25 @@ def no_seed_of_another_test() -> Iterator[None]:
     os.environ.pop("PL_GLOBAL_SEED", None)
     yield
     os.environ.pop("PL_GLOBAL_SEED", None)
+
+
+BLANK = bytes.fromhex(  # a picture of one pixel
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c636000000002000148"
+    "afa4710000000049454e44ae426082"
+)
+
+
+def write_blank(figure: object, path: str | Path, dpi: int = 130) -> Path:
+    with atomic_write(path) as file:
+        file.write(BLANK)
+    return Path(path)
+
+
+@pytest.fixture(autouse=True)
+def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves of runs take a third of a short training to draw: they are looked at in tests/reports alone."""
+    if "reports" not in request.path.parts:
+        monkeypatch.setattr(curves, "save_picture", write_blank)
 
 
 @pytest.fixture(scope="session")
