@@ -1,8 +1,9 @@
 """Scripts that start several processes, as tests run them.
 
-`python -m tests.launched MODULE DESCRIPTOR` is the process of `Imported`.
+`python -m tests.launched DESCRIPTOR` is the process of `Imported`.
 """
 
+import atexit
 import importlib
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from select import select
 from socket import recv_fds, send_fds, socket, socketpair
@@ -45,18 +47,28 @@ def end(process):
     return out
 
 
+@cache
+def calls_of_server():
+    """A socket to a process that imports scripts, which takes seconds, and ends with this one."""
+    calls, theirs = socketpair()
+    with theirs:
+        command = [sys.executable, "-W", "ignore", "-m", __name__, str(theirs.fileno())]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+    atexit.register(calls.close)
+    atexit.register(process.wait)
+    atexit.register(process.terminate)
+    return calls
+
+
 class Imported:
-    """A process that has imported a script, which takes seconds, and runs it again and again, in forks of itself.
+    """A script that is imported once, by one process for all scripts, and run again and again, in forks of that.
 
     Args:
         module: the script, with a function `run` of its arguments.
     """
 
     def __init__(self, module):
-        self._calls, theirs = socketpair()
-        with theirs:
-            command = [sys.executable, "-W", "ignore", "-m", __name__, module, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+        self._module = module
 
     def start(self, *arguments, ranks=1, launches=False, **variables):
         """A run with environment variables, begun.
@@ -68,14 +80,10 @@ class Imported:
             variables: of the environment.
         """
         output, written = os.pipe()
-        told = json.dumps([ranks, launches, variables, *map(str, arguments)])
-        send_fds(self._calls, [told.encode()], [written])
+        told = json.dumps([self._module, ranks, launches, variables, *map(str, arguments)])
+        send_fds(calls_of_server(), [told.encode()], [written])
         os.close(written)
         return Forks(output)
-
-    def close(self):
-        self._calls.close()
-        assert self._process.wait(timeout=60) == 0
 
 
 class Forks:
@@ -117,13 +125,14 @@ class Forks:
         return bool(part)
 
 
-def serve(script, calls):
-    """Returns in forks that have run the script, and when there are no more calls."""
+def serve(calls):
+    """Returns in forks that have run a script, and when there are no more calls."""
     while True:
         told, descriptors, *_ = recv_fds(calls, 2**16, 1)
         if not told:
             return
-        (output,), (ranks, launches, variables, *arguments) = descriptors, json.loads(told)
+        (output,), (module, ranks, launches, variables, *arguments) = descriptors, json.loads(told)
+        script = importlib.import_module(module)
         if not os.fork():
             calls.close()
             become_fork(output)
@@ -183,4 +192,4 @@ class Child:
 
 
 if __name__ == "__main__":
-    serve(importlib.import_module(sys.argv[1]), socket(fileno=int(sys.argv[2])))
+    serve(socket(fileno=int(sys.argv[1])))

@@ -151,6 +151,5 @@ def test_the_table_of_where_to_run_it_has_commands_that_work_and_train_the_same(
             monkeypatch.setattr(sys, "argv", ["fedgen"])
             assert main(run) == 0
         found.append(torch.load(tmp_path / str(number) / "last.ckpt", weights_only=True)["state_dict"])
-    script.close()
     for name, tensor in found[0].items():  # Adam makes steps of the rounding in gradients that are 0
         torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=2e-3)

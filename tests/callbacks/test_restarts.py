@@ -144,4 +144,3 @@ def test_a_script_that_ctrl_c_stops_goes_on_and_one_that_does_not_say_so_is_refu
         assert status == 0, said
         assert f"rounds {rounds} best" in said
         assert (tmp_path / "mine" / "scores.jsonl").read_bytes().startswith(scored)
-    script.close()

@@ -16,7 +16,6 @@ def folders(tmp_path_factory):
     for devices in (1, 2, 3):
         found[devices] = tmp_path_factory.mktemp(f"ranks-{devices}")
         end(script.start(devices, found[devices], ranks=devices))
-    script.close()
     return found
 
 

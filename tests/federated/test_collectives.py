@@ -18,7 +18,6 @@ def runs(tmp_path_factory):
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
         found[devices] = tmp_path_factory.mktemp(f"{devices}-processes")
         end(script.start("trains", devices, found[devices], ranks=devices))
-    script.close()
     return found
 
 

@@ -30,9 +30,7 @@ LOOSE = {
 @pytest.fixture(scope="module")
 def script():
     """The script, imported once: where the first of two processes is killed it is also started as users start one."""
-    imported = Imported(SCRIPT)
-    yield imported
-    imported.close()
+    return Imported(SCRIPT)
 
 
 @pytest.fixture(scope="module")

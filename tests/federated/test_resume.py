@@ -253,5 +253,4 @@ def test_kill_9_at_any_moment_and_resume_equals_an_undisturbed_run(tmp_path):
         assert process.returncode == -signal.SIGKILL
     end(script.start(tmp_path / "killed"))
     end(undisturbed)
-    script.close()
     assert same(torch.load(tmp_path / "whole" / "weights.pt"), torch.load(tmp_path / "killed" / "weights.pt"))

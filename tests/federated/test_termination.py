@@ -219,7 +219,6 @@ def ended(tmp_path_factory):
     script, folders = Imported(SCRIPT), {case: tmp_path_factory.mktemp("ends") for case in CASES}
     runs = {case: script.start("ends", case[0], folders[case], case[1], ranks=case[0], launches=True) for case in CASES}
     found = signalled(runs)
-    script.close()
     return {case: (*found[case], folders[case]) for case in CASES}
 
 

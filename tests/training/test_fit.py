@@ -716,12 +716,10 @@ def test_shipped_recipes_are_what_the_command_takes(path, capsys, monkeypatch):
     assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def script():
     """`fedgen fit` in forks of a process that has imported all of it."""
-    found = Imported("tests.training.fit_command")
-    yield found
-    found.close()
+    return Imported("tests.training.fit_command")
 
 
 def begin(script, recipe, folder, rounds, *options, ranks=1):
