@@ -174,7 +174,7 @@ def test_recipes_for_digits_train_and_score_for_a_round(name, tmp_path, monkeypa
     monkeypatch.setattr(sys, "argv", ["fedgen"])
     evaluation = {
         "class_path": "fedgen.callbacks.FederatedEvaluation",
-        "init_args": {"embeddings": ["pixels"], "num_images": 50},
+        "init_args": {"embeddings": ["pixels"], "num_images": 50, "page": False},
     }
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [evaluation]}}))
     arguments = ["fit", "--config", str(RECIPES / f"{name}.yaml"), "--config", "smaller.yaml"]
@@ -189,13 +189,21 @@ def test_recipes_for_digits_train_and_score_for_a_round(name, tmp_path, monkeypa
 def test_an_autoencoder_and_a_flow_in_its_latents_train_and_are_scored_from_their_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
-    evaluation = {"embeddings": ["pixels"], "num_images": 50, "every_n_rounds": 2}
+    evaluation = {"embeddings": ["pixels"], "num_images": 50, "every_n_rounds": 2, "page": False}
     callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}]
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": callbacks}}))
     threads = torch.get_num_threads()
     for name in ("vae_digits", "latent_flow_digits"):
-        arguments = ["fit", "--config", str(RECIPES / f"{name}.yaml"), "--config", "smaller.yaml"]
-        assert main([*arguments, "--trainer.max_epochs", "2"]) == 0
+        arguments = [
+            "fit",
+            "--config",
+            str(RECIPES / f"{name}.yaml"),
+            "--config",
+            "smaller.yaml",
+            "--trainer.max_epochs",
+            "2",
+        ]
+        assert main([*arguments, "--trainer.strategy.init_args.communication_interval", "1"]) == 0
         assert {record.num_clients for record in Run(f"checkpoints/{name}").records if record.is_model} == {10}
     model, _ = rebuild("checkpoints/latent_flow_digits")
     vae, _ = rebuild("checkpoints/vae_digits")
@@ -218,6 +226,8 @@ def test_the_papers_protocol_trains_and_scores_on_a_tiny_cifar10(tmp_path, monke
         "init_args": {
             "embeddings": [{"name": "inception-v3-compat", "weights": inception}],
             "num_images": 4,
+            "grid": 0,
+            "page": False,
         },
     }
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [evaluation]}}))

@@ -106,7 +106,7 @@ def main(devices, folder):
     count(wasserstein, "train_critic", "critics")
     scores = ["fid", "kid", "precision", "coverage", "sw1", {"name": "w1", **CRITIC}]
     evaluation = FederatedEvaluation(
-        embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder
+        embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder, page=False
     )
     strategy = FedAvgStrategy(communication_interval=2, process_group_backend="gloo")
     L.seed_everything(0, verbose=False)
