@@ -1,14 +1,20 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
+import io
 import os
+import sys
+import traceback
+import warnings
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import torch
 import yaml
 
+from fedgen.__main__ import main
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
-from fedgen.experiments.engine import arm_panels, fit_process, study
+from fedgen.experiments.engine import arm_panels, study, trainings
 from fedgen.experiments.engine.trainings import Training
 from fedgen.seeds import isolated
 
@@ -36,10 +42,29 @@ TINY = {
 }
 
 
-def import_diffusers_once(monkeypatch) -> None:
-    """Runs from here on are forks of a process that has imported diffusers, too."""
-    monkeypatch.setattr(fit_process, "MODULE", "tests.experiments.diffusion_server")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+def fit(arguments: list[str], output) -> int:
+    """`fedgen fit` in a fork of this process, as `fit_process.run_fit` has it of a server that imports all anew."""
+    if process := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    status = 1
+    try:
+        for standard in (1, 2):
+            os.dup2(output.fileno(), standard)
+        sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115 - closed with the process
+        warnings.simplefilter("default")  # which pytest made errors
+        status = main(["fit", *arguments])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def train_in_forks(monkeypatch) -> None:
+    """Trainings are forks of this process from here on, which has imported and looked up what each would."""
+    with redirect_stdout(io.StringIO()), suppress(SystemExit):
+        main(["fit", "--config", str(ROOT / "recipes/quickstart.yaml"), "--print_config"])
+    monkeypatch.setattr(trainings, "run_fit", fit)
 
 
 def draw_unwritten(monkeypatch) -> None:

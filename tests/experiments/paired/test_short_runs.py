@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
 from tests.experiments.paired.tiny_network import write_network
-from tests.experiments.tiny_runs import TINY, draw_unwritten, import_diffusers_once
+from tests.experiments.tiny_runs import TINY, draw_unwritten, train_in_forks
 
 RECIPES = Path(__file__).parents[3] / "recipes"
+UNETS = "diffusers.models.unets.unet_2d"  # which each training would import for seconds
 
 
 # runs' pages, tables and grids take as long as the training here, and are tested elsewhere
@@ -102,8 +104,12 @@ def check_artifacts(numbers, folder, printed):
 
 
 def one_kind(monkeypatch):
-    import_diffusers_once(monkeypatch)
-    return ["--kinds", "[ddpm]", "--recipes", str(RECIPES), "--embedding", "classifier-mnist5k"]
+    import_module(UNETS)
+    recipe = yaml.safe_load((RECIPES / "ddpm_digits.yaml").read_text())
+    recipe["model"]["init_args"]["sampler"] = component("fedgen.models.Sampler", steps=3)
+    recipe["data"]["init_args"]["partition"] = component("fedgen.clients.partitions.IID", num_clients=3)
+    write("ddpm_digits.yaml", recipe)
+    return ["--kinds", "[ddpm]", "--num_images", "40", "--recipes", ".", "--embedding", "classifier-mnist5k"]
 
 
 def check_intervals(numbers, folder, printed):
@@ -113,7 +119,7 @@ def check_intervals(numbers, folder, printed):
     fids = {name: row["pixels"]["training images"]["clients"]["fid"]["all"] for name, row in numbers["scores"].items()}
     assert len(set(fids.values())) == 6
     solver = {json.dumps(one["sampling"]) for one in numbers["checkpoints"].values()}
-    assert solver == {'{"solver": "dpm-solver++", "steps": 20}'}
+    assert solver == {'{"solver": "dpm-solver++", "steps": 3}'}
 
 
 def tiny_server(monkeypatch):
@@ -210,7 +216,7 @@ def small_flow(monkeypatch):
         "times": "logit-normal",
         "sampler": {"solver": "heun", "steps": 2, "denoise": True},
     }
-    import_diffusers_once(monkeypatch)
+    import_module(UNETS)
     recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
     return ["--recipe", write("flow.yaml", recipe), "--seeds", "1"]
 
@@ -246,6 +252,7 @@ def test_a_quick_run_is_whole_and_prints_again_without_training(
     monkeypatch.setenv("COLUMNS", "200")
     for module in (trainings, distributed):
         monkeypatch.setattr(module, "component", quiet_component)
+    train_in_forks(monkeypatch)
     command = [name, "--quick", "--output", "out", *options(monkeypatch)]
     assert reproduce(command) == 0
     first, folder = capsys.readouterr().out, tmp_path / "out"

@@ -11,7 +11,6 @@ from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFedera
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.scores import FrechetReference, KernelReference
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
-from tests.random_networks import save_inception
 
 DIGITS = {"data": "digits", "embedding": "pixels", "components": 4, "num_images": 40}
 
@@ -62,20 +61,6 @@ def test_the_papers_data_sets_are_read_from_their_published_files(data, clients,
 
 def choice_of(data, weights):
     return ClassChoice(data, Path("data"), "clip-vit-b-32", weights, None, "cifar100", None, None, "pixels", 4)
-
-
-@pytest.mark.slow
-def test_inception_takes_local_weights(tmp_path):
-    write_cifar10(Path("data"), train=5, test=3)
-    write_cifar100(Path("data"), classes=(0, 50), train=4)
-    weights = save_inception(tmp_path)
-    experiment.class_generators(
-        output=Path("out"), data="cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100",
-        components=3, controls=1, num_images=4, classes=("cat", "dog"),
-    )  # fmt: skip
-    found = numbers_of()["found"]["scores"]
-    assert found["kid"]["gap"]["spread"] < 1e-9 * numbers_of()["kernel"]["mean"]
-    assert found["fid"]["pairs"] == 1
 
 
 @pytest.mark.slow
