@@ -226,6 +226,7 @@ def without_own_search(app: Any) -> None:
 
 
 def setup(app: Any) -> None:
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it adds a file, and does not say
     app.connect("builder-inited", without_own_search)
     app.connect("html-page-context", keep_whole)
     app.connect("build-finished", write_pages)
