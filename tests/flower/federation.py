@@ -16,17 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-BIN = Path(sys.executable).parent
-EAGER = (sys.executable, "-W", "ignore", "-m", "tests.flower.eager_supernode")  # starts a node that waits less
-CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
-# Flower's command for each of many keys, in one process: importing it takes seconds
-REGISTER = """
-import sys
-from flwr.cli.app import app
+from tests.flower.forked_flower import FOLDER, LOG, Commands
 
-for key in sys.argv[1:]:
-    app(["supernode", "register", key, "here"], standalone_mode=False)
-"""
+BIN = Path(sys.executable).parent
+CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
 
 
 def free_port():
@@ -48,7 +41,7 @@ def environment_in(folder, *packages):
     here = str(Path(__file__).parent.parent.parent)
     own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     own["FLWR_DISABLE_UPDATE_CHECK"] = "1"
-    own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # seconds, not 1: every message waits for it
+    own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.4"  # seconds, not 1: every message waits for it
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return {**kept, "PATH": paths, "PYTHONPATH": os.pathsep.join([here, *map(str, packages)]), "NO_COLOR": "1", **own}
 
@@ -59,8 +52,8 @@ class Federation:
     Args:
         folder: for keys, certificates, logs and Flower's own files.
         clients: {name: folder of its images, or its node's config}.
-        nodes: {name: command that starts its node}, where it is not Flower's.
-        superlink: command that starts the SuperLink.
+        nodes: {name: command that starts its node as a process of its own}; other nodes and their processes are forks.
+        superlink: command that starts the SuperLink, likewise.
     """
 
     def __init__(self, folder, clients, nodes=None, superlink=()):
@@ -70,6 +63,7 @@ class Federation:
         self.environment = environment_in(folder)
 
     def __enter__(self):
+        self.commands = Commands()
         make_certificates(self.folder)
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
@@ -88,6 +82,7 @@ class Federation:
     def __exit__(self, *error):
         for name in list(self.processes):
             self.kill(name)
+        self.commands.close()
 
     def make_key(self, name):
         """A node's key pair."""
@@ -95,12 +90,10 @@ class Federation:
 
     def register(self, *names):
         """Has the SuperLink take nodes by their keys."""
-        self._ended(
-            sys.executable, "-W", "ignore", "-c", REGISTER, *(self.folder / f"{name}.key.pub" for name in names)
-        )
+        self._ended("register", *(self.folder / f"{name}.key.pub" for name in names))
 
     def start_superlink(self, *command):
-        """By Flower's command, or by another one that takes its options."""
+        """By a fork of Flower's command, or by another one that takes its options."""
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         certificates = [part for key, file in files.items() for part in (f"--ssl-{key}", self.folder / file)]
         options = [
@@ -111,19 +104,19 @@ class Federation:
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         ]
-        self._start("superlink", *(command or ("flower-superlink",)), *certificates, *options)
+        self._start("superlink", command or "flower-superlink", *certificates, *options)
         wait_for(
             lambda: answers(self.port), 120, lambda: f"the SuperLink's port is missing\n{self.log('superlink')[-3000:]}"
         )
 
     def start_node(self, name, *command, **config):
-        """By Flower's command, or by another one that takes its options."""
+        """By a fork of Flower's command, or by another one that takes its options."""
         own = self.clients[name]
         settings = {"name": name, **(own if isinstance(own, dict) else {"data-path": str(own)}), **config}
         options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
         options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
         told = " ".join(f'{key}="{value}"' for key, value in settings.items() if value is not None)
-        self._start(name, *(command or ("flower-supernode",)), *options, "--node-config", told)
+        self._start(name, command or "flower-supernode", *options, "--node-config", told)
 
     def kill(self, name):
         """Ends a process and those that it started, at once."""
@@ -136,7 +129,7 @@ class Federation:
 
     def flwr(self, *arguments, timeout=300):
         """A command of Flower's, to its end; what it printed."""
-        return self._ended(BIN / "flwr", *arguments, timeout=timeout)
+        return self._ended("flwr", *arguments, timeout=timeout)
 
     def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
@@ -152,17 +145,23 @@ class Federation:
         return self.log(name).count(CONNECTED)
 
     def _ended(self, *command, timeout=300):
-        """What a command printed; it must have ended well."""
-        options = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
-        done = subprocess.run([*map(str, command)], timeout=timeout, **options)
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        """What a command of Flower's printed; it must have ended well."""
+        run = self.commands.start(*command, **self.environment, **{FOLDER: str(self.folder)})
+        said, _ = run.communicate(timeout)
+        assert run.returncode == 0, said[-6000:]
+        return said
 
-    def _start(self, name, *command):
-        arguments = [str(BIN / str(command[0])), *map(str, command[1:])]
-        with (self.folder / f"{name}.log").open("a") as log:
-            options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
-            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
+    def _start(self, name, command, *options):
+        """A command that goes on: of Flower's by name, or of a process of its own."""
+        log = self.folder / f"{name}.log"
+        if isinstance(command, str):
+            own = {FOLDER: str(self.folder), LOG: str(log)}
+            self.processes[name] = self.commands.begin([command, *options], **self.environment, **own)
+            return
+        arguments = [str(BIN / str(command[0])), *map(str, [*command[1:], *options])]
+        with log.open("a") as said:
+            own = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
+            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **own)
 
 
 def config_text(config):

@@ -18,7 +18,7 @@ from tests.killed_runs import Points, faults_of, in_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 5
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "grid": 4}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
 SETTINGS = recipe(
     ROUNDS,
     SCORES,

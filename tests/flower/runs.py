@@ -48,8 +48,9 @@ def small_gan(**options):
 
 
 def recipe(rounds=3, evaluation=None, model=None, **strategy):
-    """A recipe of a small GAN, or of another model; the data are put in by `simulate` and `deploy`."""
-    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}] if evaluation else []
+    """A recipe of a small GAN, or of another model, without pictures; `simulate` and `deploy` put in the data."""
+    shown = {"report": False, "page": False, "grid": 0, **(evaluation or {})}
+    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": shown}] if evaluation else []
     settings = {"communication_interval": 3, **strategy}
     return {
         "seed_everything": 3,
