@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.flower.forked_flower import FOLDER, LOG, Commands
+from tests.launched import Imported
 
 BIN = Path(sys.executable).parent
+LOG, FOLDER = "FORKED_LOG", "FORKED_FOLDER"  # variables of a command that is forked, and of all that it starts
 CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
 
 
@@ -46,14 +47,48 @@ def environment_in(folder, *packages):
     return {**kept, "PATH": paths, "PYTHONPATH": os.pathsep.join([here, *map(str, packages)]), "NO_COLOR": "1", **own}
 
 
+class Begun:
+    """A fork as `subprocess.Popen` gives a process."""
+
+    def __init__(self, forks):
+        self._forks, self.pid, self.returncode = forks, forks.number(), None
+
+    def poll(self):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout=60):
+        if self.returncode is None:
+            self._forks.communicate(timeout)
+            self.returncode = self._forks.returncode
+        return self.returncode
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class Commands(Imported):
+    """The process with the imports."""
+
+    def __init__(self):
+        super().__init__("tests.flower.forked_flower")
+
+    def begin(self, command, **variables):
+        return Begun(self.start(*command, **variables))
+
+
 class Federation:
     """Started by `with`, and ended with all its processes.
 
     Args:
         folder: for keys, certificates, logs and Flower's own files.
         clients: {name: folder of its images, or its node's config}.
-        nodes: {name: command that starts its node as a process of its own}; other nodes and their processes are forks.
-        superlink: command that starts the SuperLink, likewise.
+        nodes: {name: command that starts its node}, where it is not Flower's. Commands of `forked_flower` are
+            named, and forks, as is all that they start; others have a path.
+        superlink: command that starts the SuperLink.
     """
 
     def __init__(self, folder, clients, nodes=None, superlink=()):
@@ -93,7 +128,7 @@ class Federation:
         self._ended("register", *(self.folder / f"{name}.key.pub" for name in names))
 
     def start_superlink(self, *command):
-        """By a fork of Flower's command, or by another one that takes its options."""
+        """By Flower's command, or by another one that takes its options."""
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         certificates = [part for key, file in files.items() for part in (f"--ssl-{key}", self.folder / file)]
         options = [
@@ -104,19 +139,19 @@ class Federation:
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         ]
-        self._start("superlink", command or "flower-superlink", *certificates, *options)
+        self._start("superlink", *(command or ("flower-superlink",)), *certificates, *options)
         wait_for(
             lambda: answers(self.port), 120, lambda: f"the SuperLink's port is missing\n{self.log('superlink')[-3000:]}"
         )
 
     def start_node(self, name, *command, **config):
-        """By a fork of Flower's command, or by another one that takes its options."""
+        """By Flower's command, or by another one that takes its options."""
         own = self.clients[name]
         settings = {"name": name, **(own if isinstance(own, dict) else {"data-path": str(own)}), **config}
         options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
         options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
         told = " ".join(f'{key}="{value}"' for key, value in settings.items() if value is not None)
-        self._start(name, command or "flower-supernode", *options, "--node-config", told)
+        self._start(name, *(command or ("flower-supernode",)), *options, "--node-config", told)
 
     def kill(self, name):
         """Ends a process and those that it started, at once."""
@@ -151,17 +186,15 @@ class Federation:
         assert run.returncode == 0, said[-6000:]
         return said
 
-    def _start(self, name, command, *options):
-        """A command that goes on: of Flower's by name, or of a process of its own."""
+    def _start(self, name, *command):
         log = self.folder / f"{name}.log"
-        if isinstance(command, str):
+        if not Path(command[0]).is_absolute():
             own = {FOLDER: str(self.folder), LOG: str(log)}
-            self.processes[name] = self.commands.begin([command, *options], **self.environment, **own)
+            self.processes[name] = self.commands.begin(command, **self.environment, **own)
             return
-        arguments = [str(BIN / str(command[0])), *map(str, [*command[1:], *options])]
         with log.open("a") as said:
-            own = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
-            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **own)
+            options = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
+            self.processes[name] = subprocess.Popen([*map(str, command)], env=self.environment, **options)
 
 
 def config_text(config):

@@ -1,27 +1,26 @@
 """Flower's commands and clients' workers as forks of one process that has imported all: each takes seconds to import.
 
-`Commands` starts them. Its SuperNodes look for messages twice a second and not every three seconds: tests wait
-less. They promise to be heard every 12 seconds in place of 30, after two of which a SuperLink lets a node that was
-killed come back.
+`tests.flower.federation.Commands` starts them. Its SuperNodes look for messages twice a second and not every three
+seconds: tests wait less. They promise to be heard every 12 seconds in place of 30, after two of which a SuperLink lets
+a node that was killed come back.
 """
 
 import gc
+import json
 import os
-import signal
 import subprocess
 import sys
 import traceback
 import warnings
+from importlib import import_module
 from pathlib import Path
 from socket import socketpair
 
-import flwr.superlink.main
-import flwr.supernode.main
-import httpcore  # noqa: F401 - as what comes next, imported when a command has begun
 from flwr.cli.app import app
 from flwr.supercore import heartbeat, telemetry
 from flwr.supercore.cli import flower_superexec
 from flwr.superlink.cli import flower_superlink, flwr_serverapp
+from flwr.superlink.servicer.control import control_handlers
 from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli import flower_supernode, flwr_clientapp
 
@@ -29,9 +28,9 @@ from fedgen.cli.fit_server import import_kit
 from fedgen.flower.app import apps
 from fedgen.flower.client import worker
 from fedgen.flower.client.pinned_apps import looking
-from tests.launched import Imported, serve
+from tests.flower.federation import FOLDER, LOG, Commands
+from tests.launched import serve
 
-LOG, FOLDER = "FORKED_LOG", "FORKED_FOLDER"  # of a command and of all that it starts
 WORKER = [sys.executable, "-P", "-m", worker.MODULE]
 _begin, _attendants = subprocess.Popen, []
 
@@ -48,7 +47,18 @@ def register():
         app(["supernode", "register", key, "here"], standalone_mode=False)
 
 
+def signing():
+    """A SuperLink that passes signatures on for any app, as Flower's own does for apps of its hub.
+
+    Its first argument is a file that has in JSON, by an archive's SHA-256, what comes with it.
+    """
+    plain, told = control_handlers.Fab, json.loads(Path(sys.argv.pop(1)).read_text())
+    control_handlers.Fab = lambda sha256, content, given: plain(sha256, content, told.get(sha256, given))
+    flower_superlink()
+
+
 COMMANDS = {
+    "signing-superlink": signing,
     "flower-superlink": flower_superlink,
     "flower-supernode": eager,
     "flower-superexec": flower_superexec,
@@ -59,40 +69,9 @@ COMMANDS = {
     "worker": lambda: worker.serve(apps.worker_app),
 }
 import_kit()
+for late in ("flwr.superlink.main", "flwr.supernode.main", "httpcore"):  # which commands import when they have begun
+    import_module(late)
 gc.freeze()
-
-
-class Begun:
-    """A fork as `subprocess.Popen` gives a process."""
-
-    def __init__(self, forks):
-        self._forks, self.pid, self.returncode = forks, forks.number(), None
-
-    def poll(self):
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            self.wait()
-        return self.returncode
-
-    def wait(self, timeout=60):
-        if self.returncode is None:
-            self._forks.communicate(timeout)
-            self.returncode = self._forks.returncode
-        return self.returncode
-
-    def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-
-
-class Commands(Imported):
-    """The process with the imports."""
-
-    def __init__(self):
-        super().__init__(__name__)
-
-    def begin(self, command, **variables):
-        return Begun(self.start(*command, **variables))
 
 
 class Attendant(Commands):

@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 from flwr.supercore.run import Run
@@ -19,10 +18,11 @@ from flwr.supernode.start_client_internal import _verify_fab
 
 from fedgen.cli.deploy import supernode
 from fedgen.flower.client.pinned_apps import NODE, Vouch, looking
-from tests.flower.federation import BIN, Federation, environment_in
+from tests.flower.federation import Federation
 from tests.flower.runs import app_of, recipe
 
 REVIEWER = "fpk_reviewer"
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # of Flower's archives
 NODES = ("open", "pinned", "signed")
 CLIENT = """
 from pathlib import Path
@@ -53,14 +53,12 @@ def main(grid, context):
 
 
 def app(folder, mark):
-    """An app that leaves a mark where it runs; its folder and its archive's SHA-256."""
+    """An app that leaves a mark where it runs; its folder, and its archive's SHA-256 and bytes."""
     path = app_of(recipe(1), folder / mark, 3).parent
     (path / "client.py").write_text(CLIENT.format(mark=mark))
     (path / "server.py").write_text(SERVER)
-    command = [BIN / "flwr", "build", "--app", path.parent]
-    subprocess.run(command, cwd=folder, env=environment_in(folder), check=True, capture_output=True)
-    (archive,) = folder.glob(f"fedgen.{mark}.*.fab")
-    return path.parent, hashlib.sha256(archive.read_bytes()).hexdigest()
+    content = build_fab_from_disk(path.parent)
+    return path.parent, hashlib.sha256(content).hexdigest(), content
 
 
 def signature(key, sha256):
@@ -96,8 +94,7 @@ def federation(apps, tmp_path_factory):
         "pinned": (sys.executable, "-m", "fedgen", "supernode", "--app", apps["agreed"][1], "--look", "0.2"),
         "signed": ("flower-supernode", "--trusted-entities", folder / "trusted.yaml"),
     }
-    script = Path(__file__).with_name("signing_superlink.py")
-    link = (sys.executable, script, folder / "signatures.json")
+    link = ("signing-superlink", folder / "signatures.json")
     with Federation(folder, {name: folder / name for name in NODES}, nodes, link) as running:
         yield running
 
@@ -120,8 +117,7 @@ def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, a
 @pytest.mark.slow
 def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(agreed):
     """Flower runs the folder of the name, version and hash that the SuperLink says, which may be elsewhere."""
-    (path,), own = agreed[0].parent.glob("fedgen.agreed.*.fab"), agreed[1]
-    content = path.read_bytes()
+    _, own, content = agreed
     key = Ed25519PrivateKey.generate()
     run = replace(Run.create_empty(1), fab_id="fedgen/agreed", fab_version="1.0.0", fab_hash=own)
     vouch = Vouch({own}, key)
