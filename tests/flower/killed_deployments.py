@@ -17,7 +17,7 @@ from tests.flower.runs import deploy, recipe, small_gan, write_images
 from tests.killed_runs import Points, faults_of, in_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
-ROUNDS = 5
+ROUNDS = 4
 SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
 SETTINGS = recipe(
     ROUNDS,

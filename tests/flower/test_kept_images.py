@@ -26,8 +26,9 @@ from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe,
 from tests.flower.test_conditional import DDPM
 
 SIZES = {"a": 12, "b": 25, "c": 16}
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": False}
-KEPT = {"personal": ["shift"], "optimizer_state": "keep", "cohort_size": 2}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}
+FID = {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}
+FAST = {**DDPM, "init_args": {**DDPM["init_args"], "sampler": {"steps": 2}}}
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
     pytest.mark.filterwarnings("ignore:.*left out:UserWarning", "ignore:labels are drawn as if:UserWarning"),
@@ -53,7 +54,7 @@ def of_federated(name, **options):
 RUNS = {
     "spectral norm, averaged optimizers and compressed updates": (
         recipe(
-            3,
+            2,
             SCORES,
             {"class_path": "fedgen.models.GAN", "init_args": SNGAN},
             optimizer_state="average",
@@ -63,24 +64,26 @@ RUNS = {
         (),
     ),
     "a GAN whose clients keep parts, models and optimizers": (
-        recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
+        recipe(2, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
         (),
     ),
     "control variates and schedules": (
         recipe(
-            3,
+            2,
             client_algorithm=of_federated("Scaffold"),
             client_schedule=of_federated("ExponentialDecay", rate=0.5, rounds=1),
             cohort_size=2,
         ),
         (),
     ),
-    "a module with a counter, an average, a schedule and draws, and what its clients keep": (
-        recipe(3, SCORES, stateful("Restless"), **KEPT),
+    "a turn that fails after it has trained, of a module with a counter, an average, a schedule and draws": (
+        recipe(3, SCORES, stateful("Failing"), personal=["shift"], optimizer_state="keep"),
         (),
     ),
-    "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
-    "a diffusion model under secure aggregation": (recipe(2, {**SCORES, "scores": ["fid"]}, DDPM), HIDDEN),
+    "a diffusion model under secure aggregation": (
+        recipe(2, {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}, FAST),
+        HIDDEN,
+    ),
     "a loss at the server": (fine_tuning("exact"), ()),
     "a loss at the server, in one message": (fine_tuning("message"), ()),
 }
