@@ -10,6 +10,8 @@ from fedgen.evaluation import read_records
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
+from fedgen.flower.client.client_node import ClientNode
+from fedgen.flower.client.local_data import NodeData
 from fedgen.images import save_png
 from fedgen.training.fit import FedgenCLI, train
 from tests.flower.loopback import Loopback, Node
@@ -132,6 +134,12 @@ def deploy(settings, images, output, nodes=None, config=()):
     grid = Loopback(made)
     run_server(path, grid, run)
     return read(output), grid
+
+
+def learn_types(settings, images, folder):
+    """Has this process look at a recipe's classes, which its forks would each do for themselves, and take a second."""
+    path = app_of(settings, folder / "types-app", len(names_of(images)))
+    assert ClientNode(path, NodeData(images / "a"), folder / "types").hello().examples == SIZES["a"]
 
 
 def read(folder):

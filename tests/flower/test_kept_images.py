@@ -16,13 +16,13 @@ from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app, worker_app
 from fedgen.flower.client import local_data
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.local_data import KeptImages, LocalDataModule, NodeData, state_of
+from fedgen.flower.client.local_data import KeptImages, LocalDataModule, state_of
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.images import save_png
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.forked import Forked
 from tests.flower.loopback import Node
-from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
+from tests.flower.runs import HIDDEN, deploy, learn_types, names_of, node_of, recipe, write_images
 from tests.flower.test_conditional import DDPM
 
 SIZES = {"a": 12, "b": 25, "c": 16}
@@ -140,11 +140,6 @@ def train(kind, settings, images, output, config, **options):
     return found, scores.read_bytes() if scores.exists() else b"", own
 
 
-def learn_types(path, images, folder):
-    """Has this process look at the recipe's classes, which forks would each do for themselves, and take a second."""
-    assert ClientNode(path, NodeData(images / "a"), folder / "types").hello().examples == SIZES["a"]
-
-
 def assert_equal(one, other, where=""):
     """Compares values of checkpoints to the bit."""
     assert type(one) is type(other), where
@@ -175,7 +170,7 @@ def assert_same(fresh, kept):
 @pytest.mark.parametrize("name", list(RUNS))
 def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
     settings, config = RUNS[name]
-    learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
+    learn_types(settings, images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
     kept = train(Working, settings, images, tmp_path / "kept" / "run", config)
