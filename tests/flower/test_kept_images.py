@@ -64,7 +64,7 @@ RUNS = {
         (),
     ),
     "a GAN whose clients keep parts, models and optimizers": (
-        recipe(2, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
+        recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep", cohort_size=2),
         (),
     ),
     "control variates and schedules": (

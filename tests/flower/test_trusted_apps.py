@@ -6,6 +6,7 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,6 +18,7 @@ from flwr.supercore.run import Run
 from flwr.supernode.start_client_internal import _verify_fab
 
 from fedgen.cli.deploy import supernode
+from fedgen.flower.app.apps import ONE_MESSAGE
 from fedgen.flower.client.pinned_apps import NODE, Vouch, looking
 from tests.flower.federation import Federation
 from tests.flower.runs import app_of, recipe
@@ -25,6 +27,7 @@ REVIEWER = "fpk_reviewer"
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # of Flower's archives
 NODES = ("open", "pinned", "signed")
 CLIENT = """
+import os, sys
 from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -33,7 +36,8 @@ app = ClientApp()
 
 @app.query()
 def run(message, context):
-    Path(context.node_config["data-path"], "{mark}").touch()
+    parent = Path(f"/proc/{{os.getppid()}}/cmdline").read_text()
+    Path(context.node_config["data-path"], "{mark}").write_text(sys.argv[0] + " of " + parent)
     return Message(RecordDict(), reply_to=message)
 """
 SERVER = """
@@ -108,6 +112,9 @@ def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, a
     assert said.count("a node: ran") == len(ran), (said, *map(federation.log, ("superlink", *NODES)))
     assert said.count("a node: The FAB could not be verified.") == 3 - len(ran)
     assert tuple(name for name in NODES if (federation.folder / name / mark).exists()) == ran
+    if "pinned" in ran:  # by which a run's messages are forwarded to a worker, which ends with the parent
+        process, parent = (federation.folder / "pinned" / mark).read_text().split(" of ")
+        assert (Path(process).name, "flower-superexec" in parent) == (ONE_MESSAGE, True)
     if mark != "agreed":
         assert f"--app {apps['agreed'][1]}, and the run's app has the SHA-256 {apps[mark][1]}" in federation.log(
             "pinned"
