@@ -21,7 +21,7 @@ def parsed_before():
 
 
 class Places:
-    """The files and folders of tests that settings name, in order; for others that name them alike, others are put in.
+    """Tests' files, folders and clients that settings name, in order; for others named alike, others are put in.
 
     Args:
         root: folder of all tests.
@@ -30,13 +30,16 @@ class Places:
     def __init__(self, root):
         self.root, self.found = str(root), []
 
+    def _is_place(self, value):
+        return isinstance(value, (str, Path)) and (str(value).startswith(self.root) or value in ("a", "b", "c", "d"))
+
     def take(self, value):
         """Settings with numbers for places."""
         if isinstance(value, dict):
             return {key: self.take(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.take, value))
-        if not isinstance(value, (str, Path)) or not str(value).startswith(self.root):
+        if not self._is_place(value):
             return value
         if str(value) not in self.found:
             self.found.append(str(value))

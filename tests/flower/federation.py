@@ -16,17 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-BIN = Path(sys.executable).parent
-EAGER = (sys.executable, "-W", "ignore", "-m", "tests.flower.eager_supernode")  # starts a node that waits less
-CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
-# Flower's command for each of many keys, in one process: importing it takes seconds
-REGISTER = """
-import sys
-from flwr.cli.app import app
+from tests.launched import Imported
 
-for key in sys.argv[1:]:
-    app(["supernode", "register", key, "here"], standalone_mode=False)
-"""
+BIN = Path(sys.executable).parent
+LOG, FOLDER = "FORKED_LOG", "FORKED_FOLDER"  # variables of a command that is forked, and of all that it starts
+CONNECTED = "SuperNode ID: "  # what a node's log says when the SuperLink knows it
 
 
 def free_port():
@@ -48,9 +42,42 @@ def environment_in(folder, *packages):
     here = str(Path(__file__).parent.parent.parent)
     own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     own["FLWR_DISABLE_UPDATE_CHECK"] = "1"
-    own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # seconds, not 1: every message waits for it
+    own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.4"  # seconds, not 1: every message waits for it
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return {**kept, "PATH": paths, "PYTHONPATH": os.pathsep.join([here, *map(str, packages)]), "NO_COLOR": "1", **own}
+
+
+class Begun:
+    """A fork as `subprocess.Popen` gives a process."""
+
+    def __init__(self, forks):
+        self._forks, self.pid, self.returncode = forks, forks.number(), None
+
+    def poll(self):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout=60):
+        if self.returncode is None:
+            self._forks.communicate(timeout)
+            self.returncode = self._forks.returncode
+        return self.returncode
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class Commands(Imported):
+    """The process with the imports."""
+
+    def __init__(self):
+        super().__init__("tests.flower.forked_flower")
+
+    def begin(self, command, **variables):
+        return Begun(self.start(*command, **variables))
 
 
 class Federation:
@@ -59,7 +86,8 @@ class Federation:
     Args:
         folder: for keys, certificates, logs and Flower's own files.
         clients: {name: folder of its images, or its node's config}.
-        nodes: {name: command that starts its node}, where it is not Flower's.
+        nodes: {name: command that starts its node}, where it is not Flower's. Commands of `forked_flower` are
+            named, and forks, as is all that they start; others have a path.
         superlink: command that starts the SuperLink.
     """
 
@@ -70,6 +98,7 @@ class Federation:
         self.environment = environment_in(folder)
 
     def __enter__(self):
+        self.commands = Commands()
         make_certificates(self.folder)
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
@@ -88,6 +117,7 @@ class Federation:
     def __exit__(self, *error):
         for name in list(self.processes):
             self.kill(name)
+        self.commands.close()
 
     def make_key(self, name):
         """A node's key pair."""
@@ -95,9 +125,7 @@ class Federation:
 
     def register(self, *names):
         """Has the SuperLink take nodes by their keys."""
-        self._ended(
-            sys.executable, "-W", "ignore", "-c", REGISTER, *(self.folder / f"{name}.key.pub" for name in names)
-        )
+        self._ended("register", *(self.folder / f"{name}.key.pub" for name in names))
 
     def start_superlink(self, *command):
         """By Flower's command, or by another one that takes its options."""
@@ -136,7 +164,7 @@ class Federation:
 
     def flwr(self, *arguments, timeout=300):
         """A command of Flower's, to its end; what it printed."""
-        return self._ended(BIN / "flwr", *arguments, timeout=timeout)
+        return self._ended("flwr", *arguments, timeout=timeout)
 
     def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
@@ -152,17 +180,21 @@ class Federation:
         return self.log(name).count(CONNECTED)
 
     def _ended(self, *command, timeout=300):
-        """What a command printed; it must have ended well."""
-        options = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
-        done = subprocess.run([*map(str, command)], timeout=timeout, **options)
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        """What a command of Flower's printed; it must have ended well."""
+        run = self.commands.start(*command, **self.environment, **{FOLDER: str(self.folder)})
+        said, _ = run.communicate(timeout)
+        assert run.returncode == 0, said[-6000:]
+        return said
 
     def _start(self, name, *command):
-        arguments = [str(BIN / str(command[0])), *map(str, command[1:])]
-        with (self.folder / f"{name}.log").open("a") as log:
-            options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
-            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
+        log = self.folder / f"{name}.log"
+        if not Path(command[0]).is_absolute():
+            own = {FOLDER: str(self.folder), LOG: str(log)}
+            self.processes[name] = self.commands.begin(command, **self.environment, **own)
+            return
+        with log.open("a") as said:
+            options = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
+            self.processes[name] = subprocess.Popen([*map(str, command)], env=self.environment, **options)
 
 
 def config_text(config):

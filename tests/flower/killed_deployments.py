@@ -13,12 +13,12 @@ import torch
 
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.wire.serialization import from_bytes
-from tests.flower.runs import deploy, recipe, small_gan, write_images
+from tests.flower.runs import deploy, learn_types, recipe, small_gan, write_images
 from tests.killed_runs import Points, faults_of, in_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
-ROUNDS = 5
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "grid": 4}
+ROUNDS = 4
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
 SETTINGS = recipe(
     ROUNDS,
     SCORES,
@@ -64,6 +64,7 @@ def main(folder, kills=8, seed=0):
     folder = Path(folder)
     torch.set_num_threads(1)
     images = write_images(folder / "clients")
+    learn_types(SETTINGS, images, folder)
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(images, whole, PointsOfBoth(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())

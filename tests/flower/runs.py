@@ -10,6 +10,8 @@ from fedgen.evaluation import read_records
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
+from fedgen.flower.client.client_node import ClientNode
+from fedgen.flower.client.local_data import NodeData
 from fedgen.images import save_png
 from fedgen.training.fit import FedgenCLI, train
 from tests.flower.loopback import Loopback, Node
@@ -48,8 +50,9 @@ def small_gan(**options):
 
 
 def recipe(rounds=3, evaluation=None, model=None, **strategy):
-    """A recipe of a small GAN, or of another model; the data are put in by `simulate` and `deploy`."""
-    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}] if evaluation else []
+    """A recipe of a small GAN, or of another model, without pictures; `simulate` and `deploy` put in the data."""
+    shown = {"report": False, "page": False, "grid": 0, **(evaluation or {})}
+    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": shown}] if evaluation else []
     settings = {"communication_interval": 3, **strategy}
     return {
         "seed_everything": 3,
@@ -131,6 +134,12 @@ def deploy(settings, images, output, nodes=None, config=()):
     grid = Loopback(made)
     run_server(path, grid, run)
     return read(output), grid
+
+
+def learn_types(settings, images, folder):
+    """Has this process look at a recipe's classes, which its forks would each do for themselves, and take a second."""
+    path = app_of(settings, folder / "types-app", len(names_of(images)))
+    assert ClientNode(path, NodeData(images / "a"), folder / "types").hello().examples == SIZES["a"]
 
 
 def read(folder):

@@ -12,7 +12,7 @@ import pytest
 from fedgen.evaluation import read_records
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
-from tests.flower.federation import EAGER, Federation, wait_for
+from tests.flower.federation import Federation, wait_for
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import HIDDEN, app_of, read, recipe, same_weights, simulate, write_images
 
@@ -30,7 +30,7 @@ def images(tmp_path_factory):
 @pytest.fixture(scope="module")
 def federation(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
-    with Federation(folder, {name: images / name for name in "abc"}, dict.fromkeys("abc", EAGER)) as running:
+    with Federation(folder, {name: images / name for name in "abc"}) as running:
         yield running
 
 
@@ -102,9 +102,9 @@ def masked(federation, went_on, images, tmp_path_factory):
     federation.clients["d"] = NUMBERED
     federation.make_key("d")
     federation.register("d")
-    federation.start_node("d", *EAGER)
+    federation.start_node("d")
     while federation.connections("b") < 2:  # the SuperLink takes it back when it has missed the one before for a while
-        federation.start_node("b", *EAGER)
+        federation.start_node("b")
         wait_for(lambda: federation.connections("b") == 2 or federation.processes["b"].poll() is not None, 60)
         if federation.connections("b") < 2:
             federation.kill("b")

@@ -36,8 +36,8 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def simulated(images, tmp_path_factory):
-    """The simulation's last checkpoint, by form."""
-    return cache(lambda form: simulate(fine_tuning(form), images, tmp_path_factory.mktemp(form)))
+    """The simulation's last checkpoint, by form and rounds."""
+    return cache(lambda form, rounds=1: simulate(fine_tuning(form, rounds), images, tmp_path_factory.mktemp(form)))
 
 
 @pytest.fixture
@@ -65,25 +65,22 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, simulated
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_a_run_goes_on_from_its_last_round(form, images, tmp_path):
-    straight = simulate(fine_tuning(form, 2), images, tmp_path / "straight")
+def test_a_run_goes_on_from_its_last_round(form, simulated, images, tmp_path):
     first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")
     resumed, _ = deploy(fine_tuning(form, 2), images, tmp_path / "run")
-    same_weights(straight, resumed)
+    same_weights(simulated(form, 2), resumed)
     assert resumed["traffic"]["up"] == 2 * first["traffic"]["up"]  # "message" asks once in each process
 
 
 FID = {"class_path": "fedgen.losses.FastFIDLoss"}
 VARIANTS = {
-    "fid avg": ("exact", {**FID, "init_args": {"aggregate": "avg"}}, {}),
-    "fid": ("message", FID, {}),
+    "fid avg, weights": ("exact", {**FID, "init_args": {"aggregate": "avg"}}, {"client_weights": [1.0, 2.0, 0.5]}),
+    "fid, uniform": ("message", FID, {"client_weights": "uniform"}),
     "single precision": (
         "exact",
         {"class_path": "fedgen.losses.DistributedLoss", "init_args": {"precision": "torch.float32"}},
         {},
     ),
-    "weights": ("exact", None, {"client_weights": [1.0, 2.0, 0.5]}),
-    "uniform": ("message", None, {"client_weights": "uniform"}),
     "local fid": ("local", {**FID, "init_args": {"aggregate": "avg"}}, {}),
 }
 
@@ -114,14 +111,18 @@ def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_the_simulation(images, tmp_path):
-    settings = fine_tuning("exact", evaluation={"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]})
+@pytest.mark.parametrize("form", ["exact", "local"])
+def test_scores_are_those_of_the_simulation_in_the_open_and_under_masks(form, images, tmp_path):
+    settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"]})
     simulate(settings, images, tmp_path / "simulated")
-    deploy(settings, images, tmp_path / "deployed")
-    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
-    assert found[0].keys() == found[1].keys()
-    for (split, name), value in found[0].items():
-        assert found[1][split, name] == pytest.approx(value, rel=2e-2 if name == "kid_all" else 1e-4), (split, name)
+    expected = scores_of(tmp_path / "simulated")
+    for run, config in (("deployed", {}), ("hidden", HIDDEN)):
+        deploy(settings, images, tmp_path / run, config=config)
+        found = scores_of(tmp_path / run)
+        assert found.keys() == {key for key in expected if not (config and key[1].endswith("_worst"))}
+        for (split, name), value in found.items():
+            close = pytest.approx(expected[split, name], rel=2e-2 if name == "kid_all" else 1e-4)
+            assert value == close, (run, split, name)
 
 
 # ---- only sums ----
@@ -156,18 +157,6 @@ def test_a_range_that_cuts_off_is_asked_again(simulated, images, tmp_path, monke
     deployed, grid = deploy(fine_tuning("exact"), images, tmp_path / "deployed", config=HIDDEN)
     same_weights(simulated("exact"), deployed)
     assert all(node.calls.count("train") == 4 * 3 for node in grid.nodes.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["exact", "local"])
-def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, images, tmp_path):
-    settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]})
-    simulate(settings, images, tmp_path / "simulated")
-    deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
-    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
-    for split in ("train", "report"):
-        for name in ("fid_avg", "fid_all"):
-            assert found[1][split, name] == pytest.approx(found[0][split, name], rel=1e-4), (split, name)
 
 
 @pytest.mark.slow
@@ -294,12 +283,12 @@ def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_
 
 
 @pytest.mark.slow
-def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images, tmp_path):
+def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(simulated, images, tmp_path):
     settings = fine_tuning("exact", rounds=2)
     with pytest.raises(TooFewAnswersError, match="MemoryError"):
         with_broken(settings, images, tmp_path / "run", raises, {"least-answers": 0.9}, since=3)
     found, _ = deploy(settings, images, tmp_path / "run")
-    same_weights(simulate(settings, images, tmp_path / "simulated"), found)
+    same_weights(simulated("exact", 2), found)
 
 
 @pytest.mark.slow

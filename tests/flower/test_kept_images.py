@@ -16,18 +16,19 @@ from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app, worker_app
 from fedgen.flower.client import local_data
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.local_data import KeptImages, LocalDataModule, NodeData, state_of
+from fedgen.flower.client.local_data import KeptImages, LocalDataModule, state_of
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.images import save_png
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.forked import Forked
 from tests.flower.loopback import Node
-from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
+from tests.flower.runs import HIDDEN, deploy, learn_types, names_of, node_of, recipe, write_images
 from tests.flower.test_conditional import DDPM
 
 SIZES = {"a": 12, "b": 25, "c": 16}
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": False}
-KEPT = {"personal": ["shift"], "optimizer_state": "keep", "cohort_size": 2}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}
+FID = {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}
+FAST = {**DDPM, "init_args": {**DDPM["init_args"], "sampler": {"steps": 2}}}
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
     pytest.mark.filterwarnings("ignore:.*left out:UserWarning", "ignore:labels are drawn as if:UserWarning"),
@@ -53,7 +54,7 @@ def of_federated(name, **options):
 RUNS = {
     "spectral norm, averaged optimizers and compressed updates": (
         recipe(
-            3,
+            2,
             SCORES,
             {"class_path": "fedgen.models.GAN", "init_args": SNGAN},
             optimizer_state="average",
@@ -63,24 +64,26 @@ RUNS = {
         (),
     ),
     "a GAN whose clients keep parts, models and optimizers": (
-        recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
+        recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep", cohort_size=2),
         (),
     ),
     "control variates and schedules": (
         recipe(
-            3,
+            2,
             client_algorithm=of_federated("Scaffold"),
             client_schedule=of_federated("ExponentialDecay", rate=0.5, rounds=1),
             cohort_size=2,
         ),
         (),
     ),
-    "a module with a counter, an average, a schedule and draws, and what its clients keep": (
-        recipe(3, SCORES, stateful("Restless"), **KEPT),
+    "a turn that fails after it has trained, of a module with a counter, an average, a schedule and draws": (
+        recipe(3, SCORES, stateful("Failing"), personal=["shift"], optimizer_state="keep"),
         (),
     ),
-    "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
-    "a diffusion model under secure aggregation": (recipe(2, {**SCORES, "scores": ["fid"]}, DDPM), HIDDEN),
+    "a diffusion model under secure aggregation": (
+        recipe(2, {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}, FAST),
+        HIDDEN,
+    ),
     "a loss at the server": (fine_tuning("exact"), ()),
     "a loss at the server, in one message": (fine_tuning("message"), ()),
 }
@@ -137,11 +140,6 @@ def train(kind, settings, images, output, config, **options):
     return found, scores.read_bytes() if scores.exists() else b"", own
 
 
-def learn_types(path, images, folder):
-    """Has this process look at the recipe's classes, which forks would each do for themselves, and take a second."""
-    assert ClientNode(path, NodeData(images / "a"), folder / "types").hello().examples == SIZES["a"]
-
-
 def assert_equal(one, other, where=""):
     """Compares values of checkpoints to the bit."""
     assert type(one) is type(other), where
@@ -172,7 +170,7 @@ def assert_same(fresh, kept):
 @pytest.mark.parametrize("name", list(RUNS))
 def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
     settings, config = RUNS[name]
-    learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
+    learn_types(settings, images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
     kept = train(Working, settings, images, tmp_path / "kept" / "run", config)

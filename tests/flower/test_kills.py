@@ -1,27 +1,21 @@
 """A deployment that is killed again and again ends as if it had not been, at the server and at the clients."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.flower.killed_deployments import PHASES, ROUNDS, kept
+from tests.flower.killed_deployments import PHASES, ROUNDS, kept, main
 from tests.flower.runs import read
 from tests.test_kills import equal
 
-ROOT, KILLS = Path(__file__).parent.parent.parent, 8
+KILLS = 8
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # forks of this process warn of clients that are left out
 def test_kills_of_server_and_clients_change_nothing(tmp_path):
     """All that checkpoints and clients' states hold, to the bit; scores to the byte; what clients have pinned."""
-    script = f"from tests.flower.killed_deployments import main; main({str(tmp_path)!r}, {KILLS})"
-    command, settings = [sys.executable, "-W", "ignore", "-c", script], {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    main(tmp_path, KILLS)
     summary, whole, broken = (
         json.loads((tmp_path / "summary.json").read_text()),
         tmp_path / "whole",

@@ -19,7 +19,6 @@ VARIANTS = {
         "compression": {"class_path": f"{FEDERATED}.compression.TopK"},
         "optimizer_state": "average",
     },
-    "plain": {},
     "averaged optimizers": {"optimizer_state": "average"},
     "control variates": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}},
     "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},

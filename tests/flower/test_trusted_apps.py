@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
@@ -12,19 +11,23 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 from flwr.supercore.run import Run
 from flwr.supernode.start_client_internal import _verify_fab
 
 from fedgen.cli.deploy import supernode
+from fedgen.flower.app.apps import ONE_MESSAGE
 from fedgen.flower.client.pinned_apps import NODE, Vouch, looking
-from tests.flower.federation import BIN, Federation, environment_in
+from tests.flower.federation import Federation
 from tests.flower.runs import app_of, recipe
 
 REVIEWER = "fpk_reviewer"
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # of Flower's archives
 NODES = ("open", "pinned", "signed")
 CLIENT = """
+import os, sys
 from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -33,7 +36,8 @@ app = ClientApp()
 
 @app.query()
 def run(message, context):
-    Path(context.node_config["data-path"], "{mark}").touch()
+    parent = Path(f"/proc/{{os.getppid()}}/cmdline").read_text()
+    Path(context.node_config["data-path"], "{mark}").write_text(sys.argv[0] + " of " + parent)
     return Message(RecordDict(), reply_to=message)
 """
 SERVER = """
@@ -53,14 +57,12 @@ def main(grid, context):
 
 
 def app(folder, mark):
-    """An app that leaves a mark where it runs; its folder and its archive's SHA-256."""
+    """An app that leaves a mark where it runs; its folder, and its archive's SHA-256 and bytes."""
     path = app_of(recipe(1), folder / mark, 3).parent
     (path / "client.py").write_text(CLIENT.format(mark=mark))
     (path / "server.py").write_text(SERVER)
-    command = [BIN / "flwr", "build", "--app", path.parent]
-    subprocess.run(command, cwd=folder, env=environment_in(folder), check=True, capture_output=True)
-    (archive,) = folder.glob(f"fedgen.{mark}.*.fab")
-    return path.parent, hashlib.sha256(archive.read_bytes()).hexdigest()
+    content = build_fab_from_disk(path.parent)
+    return path.parent, hashlib.sha256(content).hexdigest(), content
 
 
 def signature(key, sha256):
@@ -96,8 +98,7 @@ def federation(apps, tmp_path_factory):
         "pinned": (sys.executable, "-m", "fedgen", "supernode", "--app", apps["agreed"][1], "--look", "0.2"),
         "signed": ("flower-supernode", "--trusted-entities", folder / "trusted.yaml"),
     }
-    script = Path(__file__).with_name("signing_superlink.py")
-    link = (sys.executable, script, folder / "signatures.json")
+    link = ("signing-superlink", folder / "signatures.json")
     with Federation(folder, {name: folder / name for name in NODES}, nodes, link) as running:
         yield running
 
@@ -111,6 +112,9 @@ def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, a
     assert said.count("a node: ran") == len(ran), (said, *map(federation.log, ("superlink", *NODES)))
     assert said.count("a node: The FAB could not be verified.") == 3 - len(ran)
     assert tuple(name for name in NODES if (federation.folder / name / mark).exists()) == ran
+    if "pinned" in ran:  # by which a run's messages are forwarded to a worker, which ends with the parent
+        process, parent = (federation.folder / "pinned" / mark).read_text().split(" of ")
+        assert (Path(process).name, "flower-superexec" in parent) == (ONE_MESSAGE, True)
     if mark != "agreed":
         assert f"--app {apps['agreed'][1]}, and the run's app has the SHA-256 {apps[mark][1]}" in federation.log(
             "pinned"
@@ -120,8 +124,7 @@ def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, a
 @pytest.mark.slow
 def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(agreed):
     """Flower runs the folder of the name, version and hash that the SuperLink says, which may be elsewhere."""
-    (path,), own = agreed[0].parent.glob("fedgen.agreed.*.fab"), agreed[1]
-    content = path.read_bytes()
+    _, own, content = agreed
     key = Ed25519PrivateKey.generate()
     run = replace(Run.create_empty(1), fab_id="fedgen/agreed", fab_version="1.0.0", fab_hash=own)
     vouch = Vouch({own}, key)
