@@ -40,6 +40,8 @@ TINY = {
         },
     },
 }
+# runs' pages, tables and grids take as long as such a training, and are tested elsewhere
+QUIET = {"page": False, "report": False, "grid": 0}
 
 
 def fit(arguments: list[str], output) -> int:
@@ -53,6 +55,8 @@ def fit(arguments: list[str], output) -> int:
         sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115 - closed with the process
         warnings.simplefilter("default")  # which pytest made errors
         status = main(["fit", *arguments])
+    except SystemExit as end:
+        status = end.code
     except BaseException:
         traceback.print_exc()
     finally:
@@ -67,10 +71,12 @@ def train_in_forks(monkeypatch) -> None:
     monkeypatch.setattr(trainings, "run_fit", fit)
 
 
-def draw_unwritten(monkeypatch) -> None:
-    """Figures are drawn and not written from here on, which takes most of their time."""
+def draw_unwritten(monkeypatch) -> list[Path]:
+    """Figures are drawn and not written from here on, which takes most of their time; returns where they would be."""
+    drawn: list[Path] = []
     for module in (study, arm_panels):
-        monkeypatch.setattr(module, "save_picture", lambda figure, path: path)
+        monkeypatch.setattr(module, "save_picture", lambda figure, path: drawn.append(path) or path)
+    return drawn
 
 
 def write_recipe(folder: Path, name: str = "quickstart.yaml") -> Path:

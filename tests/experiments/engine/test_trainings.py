@@ -7,10 +7,12 @@ import pytest
 import yaml
 
 from fedgen.experiments.engine.trainings import Training, arguments, kept_rounds, train_all
+from tests.experiments.tiny_runs import train_in_forks
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
+def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path, monkeypatch):
+    train_in_forks(monkeypatch)
     bad = tmp_path / "bad.yaml"
     bad.write_text("model: {class_path: fedgen.models.Nothing}\n")
     with pytest.raises(ChildProcessError, match="Nothing"):

@@ -15,19 +15,17 @@ from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.trainings import component
 from fedgen.experiments.paired import distributed_fid_loss as distributed
 from fedgen.experiments.paired import fid_loss_artifacts as artifacts
+from fedgen.experiments.paired import mmd2_finetune as mmd2
 from fedgen.experiments.paired import privacy
+from fedgen.experiments.paired.cost_curves import FlowChoice
 from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
 from tests.experiments.paired.tiny_network import write_network
-from tests.experiments.tiny_runs import TINY, draw_unwritten, train_in_forks
+from tests.experiments.tiny_runs import QUIET, TINY, draw_unwritten, train_in_forks
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 UNETS = "diffusers.models.unets.unet_2d"  # which each training would import for seconds
-
-
-# runs' pages, tables and grids take as long as the training here, and are tested elsewhere
-QUIET = {"page": False, "report": False, "grid": 0}
 
 
 def quiet(name):
@@ -45,9 +43,9 @@ def write(name, recipe):
 
 
 def quiet_component(class_path, **options):
-    """A part of a recipe, as experiments put it together; evaluations are in pixels."""
-    quieter = {**QUIET, "embeddings": ["pixels"]} if class_path.endswith(".FederatedEvaluation") else {}
-    return component(class_path, **options | quieter)
+    """A part of a recipe, as experiments put it together; evaluations are of few images, in pixels."""
+    quieter = {**QUIET, "embeddings": ["pixels"], "num_images": 60}
+    return component(class_path, **options | (quieter if class_path.endswith(".FederatedEvaluation") else {}))
 
 
 def digits(monkeypatch):
@@ -70,6 +68,7 @@ def distributed_losses(monkeypatch):
     few = ToySettings(points=50, kernel_points=20, batch=16, queue=32, steps=5)
     monkeypatch.setattr(distributed, "QUICK_TOY", few)
     recipe = copy.deepcopy(TINY) | {"threads": 1}
+    recipe["trainer"]["logger"] = False
     recipe["model"]["init_args"]["n_critic"] = 1  # of two iterations a round, one is the generator's
     return ["--recipe", write("tiny.yaml", recipe)]
 
@@ -123,6 +122,7 @@ def check_intervals(numbers, folder, printed):
 
 
 def tiny_server(monkeypatch):
+    monkeypatch.setattr(mmd2, "CHECKPOINTS", 2)
     draws = torch.Generator().manual_seed(0)
     for name, least in (("dark", 0), ("bright", 120)):
         (Path("server") / name).mkdir(parents=True)
@@ -137,7 +137,7 @@ def tiny_server(monkeypatch):
 
 def check_mmd2(numbers, folder, printed):
     states = numbers["scores"]["0"]
-    shown = {f"{arm}, {32 * k} images" for arm in ARMS for k in (1, 2, 3, 4)}
+    shown = {f"{arm}, {shown} images" for arm in ARMS for shown in (64, 128)}
     assert set(states) == {"floor", "start, 0 images", *shown}
     assert set(states["start, 0 images"]["pixels"]) == set(TITLES)
     gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
@@ -183,7 +183,7 @@ def check_messages(numbers, folder, printed):
 
 
 def slow_and_fast(monkeypatch):
-    return ["--recipe", quiet("quickstart.yaml"), "--seeds", "1"]
+    return ["--recipe", quiet("quickstart.yaml"), "--seeds", "1", "--num_images", "20"]
 
 
 def check_asynchronous(numbers, folder, printed):
@@ -209,25 +209,28 @@ def check_compressed(numbers, folder, printed):
 
 
 def small_flow(monkeypatch):
+    monkeypatch.setitem(FlowChoice.QUICK, "intervals", (1,))
     recipe = yaml.safe_load(Path(quiet("flow_digits.yaml")).read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
     recipe["model"]["init_args"] |= {
         "times": "logit-normal",
-        "sampler": {"solver": "heun", "steps": 2, "denoise": True},
+        "sampler": {"solver": "euler", "steps": 2},
     }
     import_module(UNETS)
     recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
-    return ["--recipe", write("flow.yaml", recipe), "--seeds", "1"]
+    return ["--recipe", write("flow.yaml", recipe), "--seeds", "1", "--num_images", "20"]
 
 
 def check_flow(numbers, folder, printed):
     scores = {arm: seeds[0]["fid_all"] for arm, seeds in numbers["curves"].items()}
     assert all(len(found) == 1 for found in scores.values())
-    assert len({found[0] for found in scores.values()}) == len(scores) == 11
+    assert len({found[0] for found in scores.values()}) == len(scores) == 10
     assert "cannot be told from one seed: BatchNorm: FID-all is higher" in printed
 
 
+# of the figures, which take as long as many trainings, one of each kind is written
+WRITTEN = {"asynchronous-rounds", "digits-fid-loss"}
 RUNS = [
     ("flow-choices", small_flow, check_flow, ("flow_choices.png",)),
     ("compressed-updates", slow_and_fast, check_compressed, ("compressed_updates.png",)),
@@ -253,11 +256,13 @@ def test_a_quick_run_is_whole_and_prints_again_without_training(
     for module in (trainings, distributed):
         monkeypatch.setattr(module, "component", quiet_component)
     train_in_forks(monkeypatch)
+    drawn = [] if name in WRITTEN else draw_unwritten(monkeypatch)
     command = [name, "--quick", "--output", "out", *options(monkeypatch)]
     assert reproduce(command) == 0
     first, folder = capsys.readouterr().out, tmp_path / "out"
     check(json.loads((folder / "results.json").read_text())["numbers"], folder, " ".join(first.split()))
-    assert all((folder / figure).read_bytes().startswith(b"\x89PNG") for figure in figures)
+    written = set(figures) - {path.name for path in drawn}
+    assert all((folder / figure).read_bytes().startswith(b"\x89PNG") for figure in written)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}
     draw_unwritten(monkeypatch)
     assert reproduce(command) == 0

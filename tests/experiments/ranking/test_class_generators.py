@@ -11,6 +11,7 @@ from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFedera
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.scores import FrechetReference, KernelReference
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
+from tests.experiments.tiny_runs import draw_unwritten
 
 DIGITS = {"data": "digits", "embedding": "pixels", "components": 4, "num_images": 40}
 
@@ -47,7 +48,8 @@ def test_scores_are_those_over_clients_and_over_iid_ones():
 @pytest.mark.parametrize(
     ("data", "clients", "write"), [("cifar10", 10, write_cifar10), ("imagenet32", 4, write_imagenet32)]
 )
-def test_the_papers_data_sets_are_read_from_their_published_files(data, clients, write, clip_weights):
+def test_the_papers_data_sets_are_read_from_their_published_files(data, clients, write, clip_weights, monkeypatch):
+    draw_unwritten(monkeypatch)
     write(Path("data"))
     write_cifar100(Path("data"))
     options = ["--embedding", "clip-vit-b-32", "--weights", str(clip_weights), "--components", "4", "--output", "out"]
@@ -65,6 +67,8 @@ def choice_of(data, weights):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch):
+    monkeypatch.setattr(experiment, "QUICK_GENERATORS", 6)
+    draw_unwritten(monkeypatch)
     run = {**DIGITS, "output": Path("out"), "quick": True, "classes": ("8", "9")}
     experiment.class_generators(**{**run, "output": Path("whole")})
     whole, known = experiment.ClassMeasure.__call__, []
@@ -98,8 +102,10 @@ def test_what_ranks_nothing_is_refused():
 
 
 @pytest.mark.slow
-def test_classes_named_by_numbers_may_be_given_as_numbers():
+def test_classes_named_by_numbers_may_be_given_as_numbers(monkeypatch):
+    monkeypatch.setattr(experiment, "QUICK_GENERATORS", 6)
+    draw_unwritten(monkeypatch)
     options = ["--data", "digits", "--embedding", "pixels", "--components", "4", "--quick", "True", "--output", "out"]
     assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0
     heading = numbers_of()["generators"]["heading"]
-    assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 24 of digits/train, 20")
+    assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 6 of digits/train, 20")

@@ -10,7 +10,7 @@ from fedgen.experiments.ranking.trained_checkpoints import (
     run_table,
     wgan_gp_checkpoints,
 )
-from tests.experiments.tiny_runs import write_recipe
+from tests.experiments.tiny_runs import draw_unwritten, train_in_forks, write_recipe
 
 
 def row(fid, kid, control=None):
@@ -47,6 +47,8 @@ def test_options_out_of_range_are_refused_before_any_training(tmp_path):
 @pytest.mark.slow
 def test_a_quick_experiment_trains_its_runs_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    train_in_forks(monkeypatch)
+    draw_unwritten(monkeypatch)
     recipes = write_recipe(tmp_path / "recipes")
     wgan_gp_checkpoints(output=tmp_path / "out", intervals=(2, 4), seeds=1, recipes=recipes, parallel=2, quick=True)
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]

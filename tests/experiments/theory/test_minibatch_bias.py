@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from fedgen.experiments.theory import gaussian_fids
 from fedgen.experiments.theory.gaussian_fids import least_scale, measure, minibatch_bias
+from tests.experiments.tiny_runs import draw_unwritten
 
 
 def test_the_minimum_in_theory_by_hand():
@@ -33,6 +35,15 @@ def test_options_out_of_range_are_refused_before_any_work(tmp_path, wrong):
 @pytest.mark.slow
 def test_a_quick_run_takes_few_steps_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    draw_unwritten(monkeypatch)
+    taken = []
+
+    def few(dim, batch_sizes, steps, *more):
+        taken.append((batch_sizes, steps))
+        return measure(dim, batch_sizes, 5, *more)
+
+    monkeypatch.setattr(gaussian_fids, "measure", few)
     minibatch_bias(dim=4, batch_sizes=(4, 6, 8, 10), steps=1000, queue=20, quick=True)
     settings = json.loads((tmp_path / "checkpoints" / "minibatch-bias-quick" / "results.json").read_text())["settings"]
+    assert taken == [((4, 6, 8), 200)]
     assert (settings["batch_sizes"], settings["steps"], settings["quick"]) == ([4, 6, 8], 200, True)
