@@ -288,13 +288,14 @@ def test_what_does_not_go_with_latents_is_told(train):
 
 @pytest.fixture
 def deployed(tmp_path):
-    """A folder of images of four clients, and the recipe of a flow in latents of a folder of diffusers."""
-    make_vae().save_pretrained(tmp_path / "vae")
+    """A folder of images of two clients, and the recipe of a flow in latents of a folder of diffusers."""
+    folder = tmp_path / "vae.d"  # a name without a dot is looked for among all classes, which takes seconds
+    make_vae().save_pretrained(folder)
     unet = {"image_size": 4, "channels": 2, "widths": [8], "layers": 1, "attention": []}
     network = {"class_path": "fedgen.models.networks.UNet", "init_args": unet}
-    own = {"network": network, "autoencoder": str(tmp_path / "vae")}
+    own = {"network": network, "autoencoder": str(folder)}
     model = {"class_path": "fedgen.models.FlowMatching", "init_args": own}
-    return write_images(tmp_path / "clients"), recipe(1, model=model)
+    return write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(1, model=model)
 
 
 class Listening(Node):
