@@ -151,7 +151,11 @@ def of_timm(name: str) -> Maker:
 
 def of_pytorch_optimizer(name: str) -> Maker:
     """The maker of one of pytorch_optimizer's."""
-    own = {"bsam": {"num_data": 20}, "ranger21": {"num_iterations": 30}}.get(name, {})
+    own = {
+        "bsam": {"num_data": 20},
+        "ranger21": {"num_iterations": 30},
+        "spectralsphere": {"solver_max_iterations": 9},
+    }.get(name, {})
 
     def make(net: nn.Module) -> Optimizer:
         kind: Any = pytorch_optimizer.load_optimizer(name)
