@@ -15,11 +15,11 @@ from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.leaderboard import read_all, standings_of
 from fedgen.benchmark.own import find_own
-from fedgen.benchmark.suite import DATA, SMALL, TINY, OwnClass, OwnImages
+from fedgen.benchmark.suite import DATA, SMALL, SUITES, TINY, OwnClass, OwnImages
 from fedgen.evaluation import ScoreRecord
 from fedgen.experiments.engine.trainings import fingerprint
 from tests.benchmark.entry_files import FEDERATED, make_form, write_form
-from tests.benchmark.few_images import FEW
+from tests.benchmark.few_images import FEW, SHORT
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark-own.md"
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -134,17 +134,18 @@ def test_what_cannot_be_entered_is_refused(path, said):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_the_pages_generator_is_trained_scored_and_ranked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PYTHONPATH", f"{Path(PAGE).parents[1]}:{tmp_path}")
+    monkeypatch.setitem(SUITES, "tiny", SHORT)
+    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.PixelNormals"]) == 0
     folder = Path("checkpoints/benchmark-tiny")
     entry = read_entry(folder / "entries" / "digits-by-class-my_kit.PixelNormals-fedavg.json")
     assert entry.parts == ("my_kit.PixelNormals", "fedavg")
     assert [run["seed"] for run in entry.form["runs"]] == [0, 1]
-    # two tensors of 64 numbers in float32, and Adam's two moments of each with its step, of 5 clients in 30 rounds
+    # two tensors of 64 numbers in float32, and Adam's two moments of each with its step, of 2 clients in 8 rounds
     costs = entry.form["runs"][0]["costs"]
-    assert costs["turns"] == 150
+    assert costs["turns"] == 16
     assert costs["message_bytes"] == 3 * 2 * 64 * 4 + 2 * 4
-    assert entry.claims["sent_bytes"] == 150 * costs["message_bytes"]
+    assert entry.claims["sent_bytes"] == 16 * costs["message_bytes"]
     assert entry.claims["number"] > 1
     assert main(["benchmark", "table", str(folder)]) == 0
     assert "my_kit.PixelNormals" in capsys.readouterr().out
@@ -208,7 +209,8 @@ def test_an_entry_of_a_data_set_that_says_nothing_of_its_images_is_refused(tmp_p
 @pytest.mark.usefixtures("forked")
 def test_the_pages_data_set_is_trained_scored_and_checked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fedgen.benchmark.own.MOST_IMAGES", 60)  # instead of 359
-    monkeypatch.setenv("PYTHONPATH", f"{Path(PAGE).parents[1]}:{tmp_path}")
+    monkeypatch.setitem(SUITES, "tiny", replace(SHORT, seeds=(0,)))
+    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     task = "my_kit.FewDigits/by-class"
     cell = f"{task}/wgan-gp/fedavg"
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.FewDigits", "--cells", cell]) == 0
@@ -217,7 +219,7 @@ def test_the_pages_data_set_is_trained_scored_and_checked_by_its_two_commands(ki
     entry = read_entry(path)
     assert (entry.task, entry.parts) == (("tiny", task), ("wgan-gp", "fedavg"))
     assert {record.num_clients for run in entry.records for record in run} == {4}
-    assert entry.form["runs"][0]["costs"]["turns"] == 30 * 4
+    assert entry.form["runs"][0]["costs"]["turns"] == 16
     del sys.modules["my_kit"]
     (tmp_path / "my_kit.py").unlink()  # a reader has not the class
     assert main(["benchmark", "table", str(folder)]) == 0

@@ -33,24 +33,25 @@ class Probe(L.LightningModule):
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        points, _ = batch
-
-        def compute() -> Tensor:
-            return (self.net(points) - points.sin()).square().mean()
-
         if self.automatic_optimization:
-            return compute()
-        optimizer: Any = self.optimizers()
+            return self.loss_of(batch)
+        self.step(batch, self.optimizers())
+        return None
 
+    def loss_of(self, batch: Any) -> Tensor:
+        return (self.net(batch[0]) - batch[0].sin()).square().mean()
+
+    def step(self, batch: Any, optimizer: Any) -> None:
+        @torch.enable_grad()
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = compute()
-            self.manual_backward(loss)
+            loss = self.loss_of(batch)
+            self.backward(loss)
             return loss
 
-        closure()
+        if not self.automatic_optimization:
+            closure()
         optimizer.step(closure)
-        return None
 
     def backward(self, loss: Tensor) -> None:
         loss.backward(create_graph=self._create_graph)
@@ -66,9 +67,25 @@ class Probe(L.LightningModule):
 
     def _switch(self, mode: str) -> None:
         """As the documentation of schedule-free optimizers has it."""
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        if hasattr(optimizer, "train") and hasattr(optimizer, "eval"):
-            getattr(optimizer, mode)()
+        found: Any = self.optimizers(use_pl_optimizer=False)
+        for optimizer in found if isinstance(found, list) else [found]:
+            if hasattr(optimizer, "train") and hasattr(optimizer, "eval"):
+                getattr(optimizer, mode)()
+
+
+class Together(Probe):
+    """Probes in one module, stepped one after another: they share what else a fit takes, which is most of it."""
+
+    def __init__(self, probes: list[Probe]) -> None:
+        super().__init__(self._made, by_hand=True)
+        self.net: Any = nn.ModuleList(probes)
+
+    def _made(self, probes: Any) -> list[Optimizer]:
+        return [probe.configure_optimizers() for probe in probes]
+
+    def step(self, batch: Any, optimizer: Any) -> None:
+        for probe, own in zip(self.net, optimizer, strict=True):
+            probe.step(batch, own)
 
 
 class SAM(Optimizer):
@@ -134,7 +151,11 @@ def of_timm(name: str) -> Maker:
 
 def of_pytorch_optimizer(name: str) -> Maker:
     """The maker of one of pytorch_optimizer's."""
-    own = {"bsam": {"num_data": 20}, "ranger21": {"num_iterations": 30}}.get(name, {})
+    own = {
+        "bsam": {"num_data": 20},
+        "ranger21": {"num_iterations": 30},
+        "spectralsphere": {"solver_max_iterations": 9},
+    }.get(name, {})
 
     def make(net: nn.Module) -> Optimizer:
         kind: Any = pytorch_optimizer.load_optimizer(name)

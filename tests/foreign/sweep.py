@@ -7,7 +7,7 @@ the page says how far apart the weights are. The command ends with 1 if one is f
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Examples
 from tests.foreign.cases import points
-from tests.foreign.optimizers import GROUPS, Maker, Probe
+from tests.foreign.optimizers import GROUPS, Maker, Probe, Together
 from tests.foreign.plain_fit import deviation, federated, plain
 from tests.foreign.schedules import MADE, OPTIMIZERS, SET_BY_SCHEDULES, Scheduled
 
@@ -29,6 +29,12 @@ COLUMNS: dict[str, tuple[bool, str, int]] = {  # whether there is one client, th
     "three clients, keep": (False, "keep", 6),
     "three clients, reset": (False, "reset", 6),
     "one client, average": (True, "average", 4),
+}
+NEEDED: dict[str, dict[str, Any]] = {  # of a probe, by optimizers
+    "Muon": {"bias": False},
+    "spectralsphere": {"bias": False},
+    "adahessian": {"create_graph": True},
+    "sophiah": {"create_graph": True},
 }
 PAGE = Path(__file__).parents[2] / "docs" / "optimizers.md"
 HEAD = """# Optimizers and schedules
@@ -64,45 +70,67 @@ class NotInAPlainFitError(Exception):
     """An optimizer does not run in an ordinary Lightning fit of the probe."""
 
 
-def settings_of(name: str, maker: Maker) -> tuple[dict[str, Any], L.LightningModule]:
-    """What a probe needs for an optimizer, and the probe after the plain fit of the first column.
+def settings_of(name: str) -> dict[str, Any]:
+    """What a probe needs for an optimizer."""
+    return {"by_hand": True} if "by hand" in name else NEEDED.get(name, {})
+
+
+def alone_in_a_plain_fit(name: str, maker: Maker) -> L.LightningModule:
+    """The probe after the plain fit of the first column.
 
     Raises:
         NotInAPlainFitError: of an optimizer that does not run in an ordinary fit at all.
     """
-    errors: list[Exception] = []
-    cohort = [0] * COLUMNS[ALONE][2]
-    for settings in [{"by_hand": True}] if "by hand" in name else [{}, {"bias": False}, {"create_graph": True}]:
-        try:
-            return settings, plain(lambda own=settings: Probe(maker, **own), one_client(), cohort, INTERVAL, "keep")
-        except Exception as error:
-            errors.append(error)
-    raise NotInAPlainFitError(" ".join(str(errors[0]).split())[:90] or type(errors[0]).__name__) from errors[0]
+    try:
+        return plain(lambda: Probe(maker, **settings_of(name)), one_client(), [0] * COLUMNS[ALONE][2], INTERVAL, "keep")
+    except Exception as error:
+        raise NotInAPlainFitError(" ".join(str(error).split())[:90] or type(error).__name__) from error
 
 
-def deviation_in(
-    column: str, make: Callable[[], L.LightningModule], expected: L.LightningModule | None = None, **carried: Any
-) -> float:
-    """How far the strategy is from a plain fit, which may be at hand."""
-    is_one, mode, rounds = COLUMNS[column]
+def fits_in(
+    column: str,
+    make: Callable[[], L.LightningModule],
+    expected: L.LightningModule | None = None,
+    rounds: int | None = None,
+    **carried: Any,
+) -> tuple[Any, Any]:
+    """The module that the strategy trains, and that of a plain fit, which may be at hand."""
+    is_one, mode, usual = COLUMNS[column]
     data = one_client() if is_one else points()
-    found, cohort = federated(make, data, rounds, INTERVAL, mode)
-    return deviation(found, expected or plain(make, data, cohort, INTERVAL, mode, **carried))
+    found, cohort = federated(make, data, rounds or usual, INTERVAL, mode)
+    return found, expected or plain(make, data, cohort, INTERVAL, mode, **carried)
 
 
 def deviations_of_optimizer(name: str, maker: Maker) -> dict[str, float]:
     """The deviations of an optimizer, by column."""
-    settings, alone = settings_of(name, maker)
+    alone, settings = alone_in_a_plain_fit(name, maker), settings_of(name)
     # of one client "keep" and "average" are the same fit: the mean of one client is what it has
-    return {c: deviation_in(c, lambda: Probe(maker, **settings), alone if COLUMNS[c][0] else None) for c in COLUMNS}
+    return {
+        c: deviation(*fits_in(c, lambda: Probe(maker, **settings), alone if COLUMNS[c][0] else None)) for c in COLUMNS
+    }
 
 
-def deviations_of_schedule(schedule: str, optimizer: str, interval: str) -> dict[str, float]:
+def deviations_together(makers: Mapping[str, Maker]) -> dict[str, list[float]]:
+    """The deviations of each of some optimizers that one module has.
+
+    One client under "keep" shows nothing that three do not; under "reset" three turns are as good as more.
+    """
+    found: dict[str, list[float]] = {name: [] for name in makers}
+    for column, rounds in {"three clients, keep": None, "three clients, reset": 3, "one client, average": None}.items():
+        pairs = fits_in(column, lambda: Together([Probe(makers[n], **settings_of(n)) for n in makers]), rounds=rounds)
+        for own, one, other in zip(found.values(), *(module.net for module in pairs), strict=True):
+            own.append(deviation(one, other))
+    return found
+
+
+def deviations_of_schedule(
+    schedule: str, optimizer: str, interval: str, columns: Sequence[str] = [*COLUMNS][:3]
+) -> dict[str, float]:
     """The deviations of a schedule, by column; "average" says nothing new of one."""
     make = MADE[schedule], OPTIMIZERS[optimizer]
-    columns = [column for column in COLUMNS if "average" not in column]
     return {
-        c: deviation_in(c, lambda: Scheduled(make[1], make[0], interval), carried=SET_BY_SCHEDULES) for c in columns
+        c: deviation(*fits_in(c, lambda: Scheduled(make[1], make[0], interval), carried=SET_BY_SCHEDULES))
+        for c in columns
     }
 
 

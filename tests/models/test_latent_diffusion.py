@@ -95,8 +95,8 @@ def same(first, second):
 @pytest.mark.parametrize("name", NAMES)
 def test_with_an_autoencoder_that_changes_nothing_all_is_the_model_of_images_to_the_bit(name, train):
     plain, latent = make(name), make(name, Itself())
-    train(plain, 2)
-    train(latent, 2)
+    train(plain, 1)
+    train(latent, 1)
     assert same(plain, latent)
     drawn = [one.sample(3, seeded(), steps=2, guidance=2.0) for one in (plain, latent)]
     assert torch.equal(*drawn)
@@ -158,9 +158,8 @@ def test_neither_the_autoencoder_nor_the_average_travels(name, train):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
-    whole, part, resumed = (make(name, make_vae(), ema_decay=0.9) for _ in range(3))
+def test_resuming_ends_with_the_same_weights_to_the_bit(train, tmp_path):
+    whole, part, resumed = (make("edm", make_vae(), ema_decay=0.9) for _ in range(3))
     options = {"optimizer_state": "keep", "cohort_size": 2}
     train(whole, 2, **options)
     train(part, 1, **options).save_checkpoint(tmp_path / "one.ckpt")
@@ -288,13 +287,14 @@ def test_what_does_not_go_with_latents_is_told(train):
 
 @pytest.fixture
 def deployed(tmp_path):
-    """A folder of images of four clients, and the recipe of a flow in latents of a folder of diffusers."""
-    make_vae().save_pretrained(tmp_path / "vae")
+    """A folder of images of two clients, and the recipe of a flow in latents of a folder of diffusers."""
+    folder = tmp_path / "vae.d"  # a name without a dot is looked for among all classes, which takes seconds
+    make_vae().save_pretrained(folder)
     unet = {"image_size": 4, "channels": 2, "widths": [8], "layers": 1, "attention": []}
     network = {"class_path": "fedgen.models.networks.UNet", "init_args": unet}
-    own = {"network": network, "autoencoder": str(tmp_path / "vae")}
+    own = {"network": network, "autoencoder": str(folder)}
     model = {"class_path": "fedgen.models.FlowMatching", "init_args": own}
-    return write_images(tmp_path / "clients"), recipe(1, model=model)
+    return write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(1, model=model)
 
 
 class Listening(Node):

@@ -261,7 +261,7 @@ def test_resumes_to_the_bit(tmp_path, federated):
     def train(epochs, ckpt_path=None):
         module = make(augment=AdaptiveAugment("bg", kimg=0.05, p=0.2), num_classes=3)
         if federated:
-            return module, fit_clients(module, rounds=epochs, ckpt_path=ckpt_path)
+            return module, fit_clients(module, rounds=epochs, data=clients(count=2), ckpt_path=ckpt_path)
         data = clients()
         trainer = quiet_trainer(epochs)
         trainer.fit(module, data, ckpt_path=ckpt_path)

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import huggingface_hub
@@ -11,6 +12,7 @@ import torch
 import yaml
 from diffusers import AutoencoderKL as Theirs
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel, UNet2DModel
+from jsonargparse import _typehints
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from fedgen.__main__ import main
@@ -219,6 +221,8 @@ def test_what_is_not_a_pipeline_of_texts_is_told(pipeline, tmp_path):
 def test_the_recipe_names_the_folder_that_it_wants_and_with_it_trains_adapters(pipeline, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
+    # which names all classes for each string that may be one's, for a second
+    monkeypatch.setattr(_typehints, "get_all_subclass_paths", cache(_typehints.get_all_subclass_paths))
     assert main(["fit", "--config", str(RECIPE)]) == 2
     assert "pretrained='pipeline' is no folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
