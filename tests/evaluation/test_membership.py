@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from torch import nn
 
 from fedgen import FedAvgStrategy, FederatedDataModule, FlowMatching
 from fedgen.callbacks import RoundCheckpoint
@@ -17,6 +16,7 @@ from fedgen.models import GAN, EmpiricalGenerator
 from fedgen.models.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.evaluation.memorisers import (
+    DenseVelocity,
     KernelDensity,
     Noisy,
     apart_from,
@@ -60,20 +60,6 @@ def test_a_model_that_knows_its_training_images_by_heart_is_found_out(signal):
 def test_a_model_of_other_images_tells_nothing(signal):
     data, others = apart_from(small(160))
     assert knows_nothing(membership_inference(MODELS[signal](others), data, seed=0))  # of 20 seeds one does not
-
-
-class DenseVelocity(nn.Module):
-    """A network for flows of digits that learns few images by heart in a second."""
-
-    image_shape = (1, 8, 8)
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(65, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 64))
-
-    def forward(self, noisy, timesteps):
-        times = timesteps.view(-1, 1).expand(len(noisy), 1) / 1000
-        return self.body(torch.cat([noisy.flatten(1), times], 1)).view_as(noisy)
 
 
 @pytest.mark.slow
