@@ -5,30 +5,52 @@ import os
 import pty
 import re
 import struct
-import subprocess
+import sys
 import termios
-from collections.abc import Sequence
+import traceback
+import warnings
 from pathlib import Path
+from typing import NoReturn
 
 
-def shown_on_terminal(command: Sequence[str], folder: Path, columns: int = 80) -> str:
-    """All that a program writes to a terminal of so many columns, as it was written; it must end with status 0."""
-    reader, writer = pty.openpty()
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    streams = {"stdin": writer, "stdout": writer, "stderr": writer}
-    with subprocess.Popen(command, cwd=folder, env={**plain, "TERM": "xterm-256color"}, **streams) as process:
-        os.close(writer)
-        shown = b""
-        try:
-            while part := os.read(reader, 65536):
-                shown += part
-        except OSError:  # Linux's word for the end: nobody holds the other side
-            pass
-        os.close(reader)
+def shown_on_terminal(code: str, folder: Path, columns: int = 80) -> str:
+    """All that a script writes to a terminal of so many columns, as it was written; it must end well.
+
+    It runs in a fork of this process, which has imported what takes seconds.
+    """
+    child, reader = pty.fork()
+    if not child:
+        _run(code, folder, columns)
+    shown = b""
+    try:
+        while part := os.read(reader, 65536):
+            shown += part
+    except OSError:  # Linux's word for the end: nobody holds the other side
+        pass
+    os.close(reader)
     text = shown.decode(errors="replace")
-    assert process.returncode == 0, text[-3000:]
+    assert os.waitpid(child, 0)[1] == 0, text[-3000:]
     return text
+
+
+def _run(code: str, folder: Path, columns: int) -> NoReturn:
+    status = 1
+    try:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            os.environ.pop(name, None)
+        os.environ["TERM"] = "xterm-256color"
+        os.chdir(folder)
+        sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], closefd=False) for number in range(3))  # noqa: SIM115
+        warnings.simplefilter("ignore")
+        exec(compile(code, "script.py", "exec"), {"__name__": "__main__"})
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def written_lines(shown: str) -> list[str]:

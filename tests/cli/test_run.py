@@ -1,5 +1,6 @@
 """`fedgen evaluate RUN` and `fedgen select RUN` on a conditional model with sampling settings."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import Run, ScoreRecord, append_records
 from fedgen.evaluation.runs import run_folder
 from fedgen.evaluation.runs.scores_file import read_records
+from fedgen.reports.figures import curves
 from tests.evaluation.places import Placed, federation, fit
 
+SAVE = curves.save_picture
 UTILITY = "{name: utility, epochs: 4}"
 
 
@@ -53,6 +56,23 @@ def recipe_of(folder, embedding="pixels", **options):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two rounds."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fedgen"])
+        assert main(["fit", "--config", recipe_of(folder)]) == 0
+    return folder / "checkpoints/tiny"
+
+
+@pytest.fixture
+def run(trained, work):
+    """That run, in a folder of the test's own."""
+    return shutil.copytree(trained, work / "checkpoints/tiny")
+
+
 @pytest.fixture
 def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -61,14 +81,18 @@ def work(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Pictures are drawn, which are blank in other tests."""
+    monkeypatch.setattr(curves, "save_picture", SAVE)
+
+
 def words(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
-def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, capsys):
-    assert main(["fit", "--config", recipe_of(work)]) == 0
-    capsys.readouterr()
+def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(run, capsys):
     scored = ["evaluate", "checkpoints/tiny", "--scores", f"[{UTILITY}]", "--num_images", "1400", "--rounds", "[1]"]
     assert main(scored) == 0
     assert "utility_all" in words(capsys)
@@ -83,8 +107,7 @@ def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, cap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]])
-def test_a_model_is_scored_with_other_sampling_settings(work, capsys, form):
-    assert main(["fit", "--config", recipe_of(work)]) == 0
+def test_a_model_is_scored_with_other_sampling_settings(run, capsys, form):
     before = {(r.name, r.split, r.round): r.value for r in Run("checkpoints/tiny").records if not r.is_floor}
     assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "50", *form]) == 0
     assert "sampled with steps 2" in words(capsys)
@@ -107,8 +130,7 @@ def test_select_reads_a_runs_scores_once(work, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_settings_that_a_model_does_not_have_are_an_error(work, capsys):
-    assert main(["fit", "--config", recipe_of(work)]) == 0
+def test_settings_that_a_model_does_not_have_are_an_error(run, capsys):
     assert main(["evaluate", "checkpoints/tiny", "pixels", "--sampling", '{"step": 2}']) == 2
     assert "ClassDigits has no sampling setting 'step'; it has: steps (10)" in capsys.readouterr().err
 
@@ -130,18 +152,19 @@ def test_scores_that_a_loss_used_are_marked_from_training_to_selection(work, cap
     shown = words(capsys)
     assert "fid_all *" in shown
     assert "fid_all (*)" in shown
-    assert main(["evaluate", "checkpoints/tiny", "pixels,efficientnet-lite0-32", "--num_images", "50"]) == 0
+    given = "[pixels, tests.embeddings.own.MyEmbedding]"
+    assert main(["evaluate", "checkpoints/tiny", given, "--num_images", "50"]) == 0
     shown = words(capsys)
     assert "fid_all *" in shown
     assert "avg and all order all pairs of checkpoints alike." in shown
     assert main(["select", "checkpoints/tiny", "--by", "fid_all"]) == 0
     shown = words(capsys)
     assert "fid_all is in embedding pixels, and a training loss used pixels." in shown
-    assert "Choose by efficientnet-lite0-32/fid_all" in shown
-    assert main(["select", "checkpoints/tiny", "--by", "efficientnet-lite0-32/fid_all", "--against", "fid_all"]) == 0
+    assert "Choose by MyEmbedding/fid_all" in shown
+    assert main(["select", "checkpoints/tiny", "--by", "MyEmbedding/fid_all", "--against", "fid_all"]) == 0
     shown = words(capsys)
     assert "a training loss used pixels" not in shown
-    assert "efficientnet-lite0-32/fid_all / fid_all *" in shown
+    assert "MyEmbedding/fid_all / fid_all *" in shown
 
 
 def three_way_recipe(folder):
@@ -160,7 +183,7 @@ def three_way_recipe(folder):
 
 
 @pytest.mark.slow
-def test_clients_that_never_train_are_scored_from_training_to_selection(work, capsys):
+def test_clients_that_never_train_are_scored_from_training_to_selection(work, drawn, capsys):
     assert main(["fit", "--config", three_way_recipe(work)]) == 0
     said, run = words(capsys), work / "checkpoints/tiny"
     assert "fid_all, embedding pixels: 3 clients of each kind" in said
@@ -225,7 +248,7 @@ GIVEN = ["--model", "tests.evaluation.places:Placed", "--data", "tests.evaluatio
 
 
 @pytest.mark.slow
-def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monkeypatch):
+def test_clients_own_models_are_scored_on_each_others_images(work, drawn, capsys, monkeypatch):
     fit(work / "run", Placed(), federation(), [RoundCheckpoint()])
     capsys.readouterr()
     assert main(["evaluate", "run", "identity", "--num_images", "40", "--matrix", *GIVEN]) == 0

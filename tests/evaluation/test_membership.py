@@ -14,8 +14,9 @@ from fedgen.evaluation.audit import membership
 from fedgen.evaluation.audit.membership import SignalOptions
 from fedgen.models import GAN, EmpiricalGenerator
 from fedgen.models.adversarial import Hinge
-from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.evaluation.memorisers import (
+    DenseVelocity,
     KernelDensity,
     Noisy,
     apart_from,
@@ -70,7 +71,7 @@ def test_a_model_that_trained_on_few_images_is_found_out_by_them_and_not_by_othe
     if signal == "critic":
         model = GAN(SmallGenerator(), SmallCritic(), Hinge(), lr=1e-3)
     else:
-        model = FlowMatching(UNet(8, 1, widths=[16], layers=1, attention=[]), lr=3e-3, ema_decay=None)
+        model = FlowMatching(DenseVelocity(), lr=1e-2, ema_decay=None)
     quiet_trainer(6, strategy=FedAvgStrategy(communication_interval=60, seed=0)).fit(model, data)
     found = membership_inference(model, data)
     assert found.signal == signal
