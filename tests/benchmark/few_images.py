@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedgen.benchmark.suite import DATA, DIGITS_NETWORK, TINY
+from fedgen.benchmark.suite import DATA, DIGITS_NETWORK, SUITES, TINY
 from fedgen.data import Digits, Examples
 from fedgen.experiments.engine.trainings import component
 
@@ -24,3 +24,9 @@ FEW = replace(
 )
 BUDGET = replace(TINY.cells[0].budget, rounds=8, cohort=2)
 SHORT = replace(TINY, questions={"": tuple(replace(cell, budget=BUDGET) for cell in TINY.cells)})
+
+
+def shorten(patch, seeds=TINY.seeds):
+    """The suite `tiny` is short from now on, and scored in one embedding."""
+    patch.setitem(DATA, "digits", replace(FEW, embeddings=("pixels",)))
+    patch.setitem(SUITES, "tiny", replace(SHORT, seeds=seeds))

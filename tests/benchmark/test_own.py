@@ -15,11 +15,11 @@ from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.leaderboard import read_all, standings_of
 from fedgen.benchmark.own import find_own
-from fedgen.benchmark.suite import DATA, SMALL, SUITES, TINY, OwnClass, OwnImages
+from fedgen.benchmark.suite import DATA, SMALL, TINY, OwnClass, OwnImages
 from fedgen.evaluation import ScoreRecord
 from fedgen.experiments.engine.trainings import fingerprint
 from tests.benchmark.entry_files import FEDERATED, make_form, write_form
-from tests.benchmark.few_images import FEW, SHORT
+from tests.benchmark.few_images import FEW, shorten
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark-own.md"
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -134,7 +134,7 @@ def test_what_cannot_be_entered_is_refused(path, said):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_the_pages_generator_is_trained_scored_and_ranked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(SUITES, "tiny", SHORT)
+    shorten(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.PixelNormals"]) == 0
     folder = Path("checkpoints/benchmark-tiny")
@@ -209,7 +209,7 @@ def test_an_entry_of_a_data_set_that_says_nothing_of_its_images_is_refused(tmp_p
 @pytest.mark.usefixtures("forked")
 def test_the_pages_data_set_is_trained_scored_and_checked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fedgen.benchmark.own.MOST_IMAGES", 60)  # instead of 359
-    monkeypatch.setitem(SUITES, "tiny", replace(SHORT, seeds=(0,)))
+    shorten(monkeypatch, seeds=(0,))
     monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     task = "my_kit.FewDigits/by-class"
     cell = f"{task}/wgan-gp/fedavg"

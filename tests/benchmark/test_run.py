@@ -15,11 +15,11 @@ from fedgen.__main__ import main
 from fedgen.benchmark.claims import check
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.run_suite import run_cells
-from fedgen.benchmark.suite import SUITES, TINY
+from fedgen.benchmark.suite import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
 from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records
-from tests.benchmark.few_images import SHORT
+from tests.benchmark.few_images import shorten
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -105,7 +105,7 @@ def whole(tmp_path_factory, few_images, forked):
     """The folder of a whole tiny suite."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as changed:
-        changed.setitem(SUITES, "tiny", SHORT)
+        shorten(changed)
         changed.chdir(folder)
         changed.setenv("PYTHONPATH", str(ROOT))
         assert main(["benchmark", "run", "tiny", "--output", "results"]) == 0
@@ -119,7 +119,7 @@ def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(whole, tmp
     for path in (whole / "runs").glob("*-fedavg-*-seed0*"):  # done before the suite is killed
         copy = shutil.copytree if path.is_dir() else shutil.copy2
         copy(path, tmp_path / "results" / "runs" / path.name)
-    monkeypatch.setitem(SUITES, "tiny", SHORT)
+    shorten(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = ["benchmark", "run", "tiny", "--output", "results", "--cells", FEDERATED]
@@ -151,7 +151,7 @@ def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(whole, tmp
 
 @pytest.mark.slow
 def test_the_tiny_suite_runs_whole_with_its_controls(whole, capsys, monkeypatch):
-    monkeypatch.setitem(SUITES, "tiny", SHORT)
+    shorten(monkeypatch)
     assert main(["benchmark", "table", str(whole)]) == 0
     shown = capsys.readouterr().out
     assert "wgan-gp / " in shown
