@@ -65,10 +65,11 @@ class Imported:
 
     Args:
         module: the script, with a function `run` of its arguments.
+        calls: a socket to another process that serves calls.
     """
 
-    def __init__(self, module):
-        self._module = module
+    def __init__(self, module, calls=None):
+        self._module, self._calls = module, calls
 
     def start(self, *arguments, ranks=1, launches=False, **variables):
         """A run with environment variables, begun.
@@ -81,7 +82,7 @@ class Imported:
         """
         output, written = os.pipe()
         told = json.dumps([self._module, ranks, launches, variables, *map(str, arguments)])
-        send_fds(calls_of_server(), [told.encode()], [written])
+        send_fds(self._calls or calls_of_server(), [told.encode()], [written])
         os.close(written)
         return Forks(output)
 

@@ -318,8 +318,7 @@ def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     data = FederatedDataModule(pictures() if name in PICTURED else points(), Natural(), 100, held_out=0.0, seed=1)
     on_gpus = places_and_names()[0] == "cuda"
     backend = "nccl" if on_gpus else "gloo"
-    interval = 2 if name in PICTURED else 4  # networks take most of the time
-    strategy = FedAvgStrategy(communication_interval=interval, seed=2, process_group_backend=backend, **options)
+    strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend=backend, **options)
     callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]
     places = {"devices": devices, "num_nodes": num_nodes, "default_root_dir": folder}
     places["accelerator"] = "gpu" if on_gpus else "cpu"

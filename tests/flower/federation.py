@@ -71,10 +71,10 @@ class Begun:
 
 
 class Commands(Imported):
-    """The process with the imports."""
+    """The process with the imports, or another one that serves calls."""
 
-    def __init__(self):
-        super().__init__("tests.flower.forked_flower")
+    def __init__(self, calls=None):
+        super().__init__("tests.flower.forked_flower", calls)
 
     def begin(self, command, **variables):
         return Begun(self.start(*command, **variables))
@@ -117,7 +117,6 @@ class Federation:
     def __exit__(self, *error):
         for name in list(self.processes):
             self.kill(name)
-        self.commands.close()
 
     def make_key(self, name):
         """A node's key pair."""

@@ -78,12 +78,13 @@ class Attendant(Commands):
     """A fork that a command makes while it has one thread, which starts others in its place."""
 
     def __init__(self):
-        self._calls, theirs = socketpair()
+        calls, theirs = socketpair()
+        super().__init__(calls)
         _attendants.append(self)
         self._number = os.fork()
         if not self._number:
             self._number = os.getpid()
-            serve(sys.modules[__name__], theirs)
+            serve(theirs)
             sys.exit()
         theirs.close()
 

@@ -68,7 +68,7 @@ def main(folder, kills=8, seed=0):
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(images, whole, PointsOfBoth(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())
-    draws = random.Random(seed)
+    draws, read = random.Random(seed), set()
     kinds = {phase: cycle(sorted(where for where in counts if where.startswith(phase))) for phase in PHASES}
     for kill in draws.sample(range(kills), kills):
         where = next(kinds[PHASES[kill % len(PHASES)]])
@@ -76,7 +76,7 @@ def main(folder, kills=8, seed=0):
         points = PointsOfBoth(where, rounds, draws.randrange(max(1, counts[where] // ROUNDS)), report)
         summary["status"].append(attempt(images, broken, points))
         summary["killed"].append(report.read_text() if report.exists() else f"{where}: not met")
-        summary["faults"] += faults_of(broken)
+        summary["faults"] += faults_of(broken, read)
         report.unlink(missing_ok=True)
     summary["status"].append(attempt(images, broken, PointsOfBoth()))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))
