@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.io.files import atomic_write
-from fedgen.reports.figures import curves
 
 torch.set_num_threads(1)
 # What is imported and collected stays: looking through it for garbage took half of the collection,
@@ -45,17 +43,18 @@ BLANK = bytes.fromhex(  # a picture of one pixel
 )
 
 
-def write_blank(figure: object, path: str | Path, dpi: int = 130) -> Path:
-    with atomic_write(path) as file:
-        file.write(BLANK)
-    return Path(path)
+@pytest.fixture
+def blank_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's curves take a third of a short training to draw: here they are a picture of one pixel."""
+    from fedgen.io.files import atomic_write
+    from fedgen.reports.figures import curves
 
+    def write_blank(figure: object, path: str | Path, dpi: int = 0) -> Path:
+        with atomic_write(path) as file:
+            file.write(BLANK)
+        return Path(path)
 
-@pytest.fixture(autouse=True)
-def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves of runs take a third of a short training to draw: they are looked at in tests/reports alone."""
-    if "reports" not in request.path.parts:
-        monkeypatch.setattr(curves, "save_picture", write_blank)
+    monkeypatch.setattr(curves, "save_picture", write_blank)
 
 
 @pytest.fixture(scope="session")

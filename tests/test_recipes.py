@@ -21,6 +21,7 @@ from tests.quick import first_quick
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+pytestmark = pytest.mark.usefixtures("blank_curves")
 
 
 @pytest.fixture(scope="module")

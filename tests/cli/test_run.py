@@ -12,10 +12,8 @@ from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import Run, ScoreRecord, append_records
 from fedgen.evaluation.runs import run_folder
 from fedgen.evaluation.runs.scores_file import read_records
-from fedgen.reports.figures import curves
 from tests.evaluation.places import Placed, federation, fit
 
-SAVE = curves.save_picture
 UTILITY = "{name: utility, epochs: 4}"
 
 
@@ -79,12 +77,6 @@ def work(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fedgen"])
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Pictures are drawn, which are blank in other tests."""
-    monkeypatch.setattr(curves, "save_picture", SAVE)
 
 
 def words(capsys):
@@ -183,7 +175,7 @@ def three_way_recipe(folder):
 
 
 @pytest.mark.slow
-def test_clients_that_never_train_are_scored_from_training_to_selection(work, drawn, capsys):
+def test_clients_that_never_train_are_scored_from_training_to_selection(work, capsys):
     assert main(["fit", "--config", three_way_recipe(work)]) == 0
     said, run = words(capsys), work / "checkpoints/tiny"
     assert "fid_all, embedding pixels: 3 clients of each kind" in said
@@ -248,7 +240,7 @@ GIVEN = ["--model", "tests.evaluation.places:Placed", "--data", "tests.evaluatio
 
 
 @pytest.mark.slow
-def test_clients_own_models_are_scored_on_each_others_images(work, drawn, capsys, monkeypatch):
+def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monkeypatch):
     fit(work / "run", Placed(), federation(), [RoundCheckpoint()])
     capsys.readouterr()
     assert main(["evaluate", "run", "identity", "--num_images", "40", "--matrix", *GIVEN]) == 0

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Reading, ScoreRecord, StoredOptions, score_stored
-from fedgen.reports.figures import curves
 from tests.evaluation.folders import COUNTS, client_paths, make_folders, save_grey
 
-DRAW, SAVE = Figure.savefig, curves.save_picture
+DRAW = Figure.savefig
 
 
 @pytest.fixture
@@ -28,7 +27,6 @@ def root(tmp_path, monkeypatch):
 def drawn(monkeypatch):
     """Figures are drawn."""
     monkeypatch.setattr(Figure, "savefig", DRAW)
-    monkeypatch.setattr(curves, "save_picture", SAVE)
 
 
 def evaluate(*arguments):

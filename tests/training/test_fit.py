@@ -31,6 +31,7 @@ from tests.launched import Imported, end, environment
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = Path("checkpoints/tiny")
+pytestmark = pytest.mark.usefixtures("blank_curves")
 
 RECIPE = {
     "trainer": {

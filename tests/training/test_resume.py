@@ -18,7 +18,10 @@ from tests.full_disk import spoil
 from tests.killed_runs import RECIPE
 
 RUN = Path("checkpoints/tiny")
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities"),
+    pytest.mark.usefixtures("blank_curves"),
+]
 
 
 @pytest.fixture(scope="module")
