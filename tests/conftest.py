@@ -102,19 +102,20 @@ def browser():
     found.quit()
 
 
-# of slow tests, those that take minutes, most of it in processes that they start
+# of slow tests, those that take a minute or more
 LONGEST = (
-    "flower/test_federation.py",
-    "experiments/participation/test_short_runs.py",
+    "test_kills.py",
     "federated/test_ranks.py",
-    "benchmark/test_run.py",
     "experiments/paired/test_short_runs.py",
     "training/test_fit.py",
     "flower/test_flower_strategy.py",
-    "test_kills.py",
-    "flower/test_kept_images.py",
     "evaluation/test_rank_scores.py",
-    "test_readme.py",
+    "flower/test_federation.py",
+    "benchmark/test_run.py",
+    "flower/test_fine_tuning.py",
+    "benchmark/test_own.py",
+    "experiments/participation/test_short_runs.py",
+    "flower/test_kept_images.py",
 )
 
 
