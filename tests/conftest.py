@@ -37,24 +37,14 @@ def no_seed_of_another_test() -> Iterator[None]:
     os.environ.pop("PL_GLOBAL_SEED", None)
 
 
-BLANK = bytes.fromhex(  # a picture of one pixel
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c636000000002000148"
-    "afa4710000000049454e44ae426082"
-)
-
-
 @pytest.fixture
 def blank_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run's curves take a third of a short training to draw: here they are a picture of one pixel."""
-    from fedgen.io.files import atomic_write
+    from fedgen.images import save_png
     from fedgen.reports.figures import curves
 
-    def write_blank(figure: object, path: str | Path, dpi: int = 0) -> Path:
-        with atomic_write(path) as file:
-            file.write(BLANK)
-        return Path(path)
-
-    monkeypatch.setattr(curves, "save_picture", write_blank)
+    pixel = torch.zeros(1, 1, 1, dtype=torch.uint8)
+    monkeypatch.setattr(curves, "save_picture", lambda figure, path, dpi=0: save_png(path, pixel))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,12 @@ call to the file system, or half-way through a write. What happened is written t
 """
 
 import builtins
-import io
 import json
 import os
 import random
 import signal
 import sys
 from collections import Counter
-from contextlib import redirect_stdout, suppress
 from itertools import cycle
 from pathlib import Path
 
@@ -22,10 +20,10 @@ import yaml
 
 from fedgen.__main__ import main as fedgen
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
-from fedgen.cli.fit_server import import_kit
 from fedgen.evaluation import read_records
 from fedgen.models import WGANGP
 from fedgen.models.checkpoint_file import read_checkpoint
+from tests.launched import in_fork, look_at_classes
 
 PHASES = ("training", "evaluation", "checkpoint")
 KILLS, ROUNDS = 20, 24
@@ -167,33 +165,21 @@ class Halved:
 def attempt(recipe, run, points, counts=None):
     """Runs the recipe in a fork; gives back its status, -9 where it was killed."""
     command = ["fit", "--config", str(recipe), "--trainer.default_root_dir", str(run)]
-    return in_fork(lambda: fedgen(command), run, points, counts)
+    return in_watched_fork(lambda: fedgen(command), run, points, counts)
 
 
-def prepare(recipe):
-    """Imports what a run imports, and looks at its classes: each fork would do both for itself, and take seconds."""
-    import_kit()
-    with redirect_stdout(io.StringIO()), suppress(SystemExit):
-        fedgen(["fit", "--config", str(recipe), "--print_config"])
-
-
-def in_fork(train, run, points, counts=None):
+def in_watched_fork(train, run, points, counts=None):
     """Trains in a fork that writes to a log beside the run; gives back its status, -9 where it was killed."""
-    process = os.fork()
-    if process:
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    status = 1
-    try:
-        log = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+
+    def work():
         points.install()
         status = train()
         if counts is not None:
             counts.write_text(json.dumps(points.counts))
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
+        return status
+
+    with open(f"{run}.log", "ab") as log:
+        return in_fork(work, log.fileno())
 
 
 def faults_of(run, read):
@@ -242,7 +228,7 @@ def main(folder, kills=KILLS, rounds=ROUNDS, strategy=None):
     recipe = folder / "tiny.yaml"
     trainer = RECIPE["trainer"] | {"max_epochs": rounds} | ({} if strategy is None else {"strategy": strategy})
     recipe.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}))
-    prepare(recipe)
+    look_at_classes(recipe)
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(recipe, whole, Points(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())

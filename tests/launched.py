@@ -5,12 +5,15 @@
 
 import atexit
 import importlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+import traceback
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from select import select
@@ -54,9 +57,8 @@ def calls_of_server():
     with theirs:
         command = [sys.executable, "-W", "ignore", "-m", __name__, str(theirs.fileno())]
         process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
-    atexit.register(calls.close)
-    atexit.register(process.wait)
-    atexit.register(process.terminate)
+    for last_first in (calls.close, process.wait, process.terminate):
+        atexit.register(last_first)
     return calls
 
 
@@ -151,10 +153,47 @@ def become_fork(output):
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.write(output, f"\n{ENDED} {status}\n".encode())
         os._exit(0)
+    say_to(output)
+    os.close(output)
+
+
+def say_to(output):
+    """From here on this process says to a descriptor what it says."""
     for standard in (1, 2):
         os.dup2(output, standard)
-    os.close(output)
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - what was opened for a file would look for its place
+    # what was opened for a file would look for its place, and pytest has others of its own
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def in_fork(work, output):
+    """Does some work in a fork of this process, which says to a descriptor what it says.
+
+    Returns:
+        Its exit status, which is what the work gives: -9 where it was killed, 1 where it raised an error.
+    """
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
+    try:
+        say_to(output)
+        status = work()
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def look_at_classes(recipe):
+    """Imports what `fedgen fit` imports, and looks at a recipe's classes: each fork would do both, and take seconds."""
+    from fedgen.__main__ import main
+    from fedgen.cli.fit_server import import_kit
+
+    import_kit()
+    with redirect_stdout(io.StringIO()), suppress(SystemExit):
+        main(["fit", "--config", str(recipe), "--print_config"])
 
 
 def fork_ranks(number, launches):

@@ -195,16 +195,9 @@ def test_an_autoencoder_and_a_flow_in_its_latents_train_and_are_scored_from_thei
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": callbacks}}))
     threads = torch.get_num_threads()
     for name in ("vae_digits", "latent_flow_digits"):
-        arguments = [
-            "fit",
-            "--config",
-            str(RECIPES / f"{name}.yaml"),
-            "--config",
-            "smaller.yaml",
-            "--trainer.max_epochs",
-            "2",
-        ]
-        assert main([*arguments, "--trainer.strategy.init_args.communication_interval", "1"]) == 0
+        arguments = ["fit", "--config", str(RECIPES / f"{name}.yaml"), "--config", "smaller.yaml"]
+        arguments += ["--trainer.max_epochs", "2", "--trainer.strategy.init_args.communication_interval", "1"]
+        assert main(arguments) == 0
         assert {record.num_clients for record in Run(f"checkpoints/{name}").records if record.is_model} == {10}
     model, _ = rebuild("checkpoints/latent_flow_digits")
     vae, _ = rebuild("checkpoints/vae_digits")

@@ -1,11 +1,6 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
-import io
-import os
-import sys
-import traceback
 import warnings
-from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import torch
@@ -17,6 +12,7 @@ from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine import arm_panels, study, trainings
 from fedgen.experiments.engine.trainings import Training
 from fedgen.seeds import isolated
+from tests.launched import in_fork, look_at_classes
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -46,28 +42,17 @@ QUIET = {"page": False, "report": False, "grid": 0}
 
 def fit(arguments: list[str], output) -> int:
     """`fedgen fit` in a fork of this process, as `fit_process.run_fit` has it of a server that imports all anew."""
-    if process := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    status = 1
-    try:
-        for standard in (1, 2):
-            os.dup2(output.fileno(), standard)
-        sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115 - closed with the process
+
+    def train() -> int:
         warnings.simplefilter("default")  # which pytest made errors
-        status = main(["fit", *arguments])
-    except SystemExit as end:
-        status = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
+        return main(["fit", *arguments])
+
+    return in_fork(train, output.fileno())
 
 
 def train_in_forks(monkeypatch) -> None:
     """Trainings are forks of this process from here on, which has imported and looked up what each would."""
-    with redirect_stdout(io.StringIO()), suppress(SystemExit):
-        main(["fit", "--config", str(ROOT / "recipes/quickstart.yaml"), "--print_config"])
+    look_at_classes(ROOT / "recipes/quickstart.yaml")
     monkeypatch.setattr(trainings, "run_fit", fit)
 
 

@@ -71,7 +71,7 @@ class Begun:
 
 
 class Commands(Imported):
-    """The process with the imports, or another one that serves calls."""
+    """Flower's commands, as forks of the process that imports scripts, or of another one that serves calls."""
 
     def __init__(self, calls=None):
         super().__init__("tests.flower.forked_flower", calls)

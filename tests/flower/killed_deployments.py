@@ -14,7 +14,7 @@ import torch
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.wire.serialization import from_bytes
 from tests.flower.runs import deploy, learn_types, recipe, small_gan, write_images
-from tests.killed_runs import Points, faults_of, in_fork
+from tests.killed_runs import Points, faults_of, in_watched_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 4
@@ -45,7 +45,7 @@ def attempt(images, run, points, counts=None):
         deploy(SETTINGS, images, run)
         return 0
 
-    return in_fork(train, run, points, counts)
+    return in_watched_fork(train, run, points, counts)
 
 
 def kept(run):

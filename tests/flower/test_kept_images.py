@@ -81,7 +81,7 @@ RUNS = {
         (),
     ),
     "a diffusion model under secure aggregation": (
-        recipe(2, {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}, FAST),
+        recipe(2, FID, FAST),
         HIDDEN,
     ),
     "a loss at the server": (fine_tuning("exact"), ()),

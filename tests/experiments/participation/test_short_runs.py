@@ -137,8 +137,7 @@ def test_a_short_run_is_whole_and_prints_again_without_training(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings, "evaluated", without_pages)
     train_in_forks(monkeypatch)
-    if name not in WRITTEN:
-        draw_unwritten(monkeypatch)
+    drawn = [] if name in WRITTEN else draw_unwritten(monkeypatch)
     Path("checkpoints").mkdir()
     Path("checkpoints/runs").symlink_to(runs)
     monkeypatch.setenv("COLUMNS", "200")
@@ -152,6 +151,7 @@ def test_a_short_run_is_whole_and_prints_again_without_training(
     assert places == sorted(places)
     figures = {path.name: path.stat().st_size for path in folder.glob("*.png")}
     assert set(figures) == set(WRITTEN.get(name, ()))
+    assert f"{name.replace('-', '_')}.png" in {*figures, *(path.name for path in drawn)}
     assert all(size > 10_000 for size in figures.values())
     draw_unwritten(monkeypatch)
     kept = {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
