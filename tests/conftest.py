@@ -40,11 +40,17 @@ def no_seed_of_another_test() -> Iterator[None]:
 @pytest.fixture
 def blank_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run's curves take a third of a short training to draw: here they are a picture of one pixel."""
-    from fedgen.images import save_png
+    from PIL import Image
+
+    from fedgen.io.files import atomic_write
     from fedgen.reports.figures import curves
 
-    pixel = torch.zeros(1, 1, 1, dtype=torch.uint8)
-    monkeypatch.setattr(curves, "save_picture", lambda figure, path, dpi=0: save_png(path, pixel))
+    def write_pixel(figure: object, path: str | Path, dpi: int = 0) -> Path:
+        with atomic_write(path) as file:
+            Image.new("L", (1, 1)).save(file, "png")
+        return Path(path)
+
+    monkeypatch.setattr(curves, "save_picture", write_pixel)
 
 
 @pytest.fixture(scope="session")

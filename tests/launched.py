@@ -161,8 +161,7 @@ def say_to(output):
     """From here on this process says to a descriptor what it says."""
     for standard in (1, 2):
         os.dup2(output, standard)
-    # what was opened for a file would look for its place, and pytest has others of its own
-    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - what was opened for a file would look for its place
 
 
 def in_fork(work, output):
@@ -176,6 +175,7 @@ def in_fork(work, output):
     status = 1
     try:
         say_to(output)
+        sys.stderr = sys.stdout  # pytest has put another in its place
         status = work()
     except SystemExit as ended:
         status = ended.code
