@@ -1,6 +1,6 @@
-"""One `fedgen fit` killed again and again, as a script: `python -c "from tests.killed_runs import main; main(FOLDER)"`.
+"""One `fedgen fit` killed again and again, as a script of tests.launched.Imported: its argument is a folder.
 
-Each attempt is a fork of this process, which imports everything once, and kills itself by SIGKILL at a point that a
+Each attempt is a fork of this process, and kills itself by SIGKILL at a point that a
 seeded generator chose: in training, in an evaluation or in the writing of a checkpoint, before or after a step or a
 call to the file system, or half-way through a write. What happened is written to FOLDER/summary.json.
 """
@@ -26,7 +26,7 @@ from fedgen.models.checkpoint_file import read_checkpoint
 from tests.launched import in_fork, look_at_classes
 
 PHASES = ("training", "evaluation", "checkpoint")
-KILLS, ROUNDS = 20, 24
+KILLS, ROUNDS = 20, 16
 FEWER, FEWER_ROUNDS = 9, 12
 
 
@@ -55,7 +55,13 @@ RECIPE = {
         "callbacks": [
             {
                 "class_path": "fedgen.callbacks.FederatedEvaluation",
-                "init_args": {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "grid": 4},
+                "init_args": {
+                    "every_n_rounds": 1,
+                    "num_images": 20,
+                    "embeddings": ["pixels"],
+                    "grid": 4,
+                    "page": False,
+                },
             }
         ],
     },
@@ -243,3 +249,9 @@ def main(folder, kills=KILLS, rounds=ROUNDS, strategy=None):
         report.unlink()
     summary["status"].append(attempt(recipe, broken, Points()))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+
+
+def run(arguments):
+    """A training, or with a second argument one whose clients are under way."""
+    folder, *asynchronous = arguments
+    main(folder, *((FEWER, FEWER_ROUNDS, ASYNCHRONOUS) if asynchronous else ()))

@@ -1,18 +1,15 @@
 """A run that is killed twenty times ends as if it had not been."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.killed_runs import FEWER, FEWER_ROUNDS, KILLS, ROUNDS
+from tests.launched import Imported, end
 
-ROOT = Path(__file__).parent.parent
+SCRIPT = "tests.killed_runs"
 
 
 def equal(a, b):
@@ -22,20 +19,6 @@ def equal(a, b):
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(equal, a, b))
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """The folders of both trainings, of one process that imports and looks at recipes once."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("synchronous", "asynchronous")]
-    whole, fewer = (repr(str(folder)) for folder in folders)
-    script = f"from tests.killed_runs import *; main({whole}); main({fewer}, FEWER, FEWER_ROUNDS, ASYNCHRONOUS)"
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    ended = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=1200
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return folders
 
 
 def compare(folder, rounds):
@@ -64,8 +47,9 @@ def compare(folder, rounds):
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(killed):
-    kept, places = compare(killed[0], ROUNDS)
+def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_path):
+    end(Imported(SCRIPT).start(tmp_path))
+    kept, places = compare(tmp_path, ROUNDS)
     assert kept == ["left_out.jsonl", "scores.jsonl"]
     kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
     assert set(places) == {"training step", *kinds}
@@ -74,8 +58,9 @@ def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(kill
 
 
 @pytest.mark.slow
-def test_kills_change_nothing_where_clients_are_under_way(killed):
+def test_kills_change_nothing_where_clients_are_under_way(tmp_path):
     """Nine kills of a run under FedBuffStrategy, whose checkpoints hold the server's older weights."""
-    kept, places = compare(killed[1], FEWER_ROUNDS)
+    end(Imported(SCRIPT).start(tmp_path, "asynchronous"))
+    kept, places = compare(tmp_path, FEWER_ROUNDS)
     assert kept == ["left_out.jsonl", "scores.jsonl", "simulated_time.jsonl"]
     assert sum(places.values()) == FEWER
