@@ -23,6 +23,12 @@ from fedgen.hub.shipped import PRETRAINED, STEM
 ROOT = Path(__file__).parent.parent
 SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff")
 BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
+FITS = """
+import sys
+from fedgen.__main__ import main
+assert main(["fit", "quickstart", *{}]) == 0
+sys.exit(main(["fit", "ddpm_digits"]))
+"""
 
 
 def run(*command, cwd, status=0):
@@ -127,14 +133,20 @@ def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty
     listed = run(fedgen_command, "recipes", cwd=tmp_path).split("\n\n")[0]
     names = [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")]
     assert set(names) == {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
-    quick = ("--trainer.max_epochs", "2", "--trainer.callbacks.every_n_rounds", "2")
-    run(fedgen_command, "fit", "quickstart", *quick, "--trainer.callbacks.num_images", "20", cwd=tmp_path)
+    fit = [
+        "--trainer.max_epochs",
+        "2",
+        "--trainer.callbacks.every_n_rounds",
+        "2",
+        "--trainer.callbacks.num_images",
+        "20",
+    ]
+    missing = run(str(commands / "python"), "-c", FITS.format(fit), cwd=tmp_path, status=2)
+    assert "Traceback" not in missing
+    assert "pip install 'fedgen[diffusion]'" in missing
     folder = tmp_path / "checkpoints" / "quickstart"
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     assert list(folder.glob("round=*.ckpt"))
     run(fedgen_command, "report", str(folder), "--output", "page.html", cwd=tmp_path)
     assert "<title>" in (tmp_path / "page.html").read_text()
     assert [path.name for path in (folder / "logs").iterdir()] == ["version_0"]
-    missing = run(fedgen_command, "fit", "ddpm_digits", cwd=tmp_path, status=2)
-    assert "Traceback" not in missing
-    assert "pip install 'fedgen[diffusion]'" in missing
