@@ -190,4 +190,4 @@ def test_two_sets_are_scored_in_one_call(folders):
     records = score_reference(*folders, embedding="pixels")
     assert [record.score for record in records] == ["fid", "kid"]
     assert records[0].split == "reference"
-    assert records[0].reference == f"{folders[1]}, 22 images"  # and no client
+    assert records[0].reference == f"{folders[1]}, 12 images"  # and no client

@@ -159,9 +159,10 @@ def test_without_labels_the_empty_prompt_is_asked_for(pipeline):
 
 
 def train(model, folder, rounds=1, ckpt_path=None):
+    """Trains over three clients of a class each, one of them a round for two iterations."""
     images = torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8, generator=seeded())
     examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("cat", "dog", "bee"))
-    trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0), default_root_dir=folder)
+    trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0, cohort_size=1), default_root_dir=folder)
     trainer.fit(
         model, FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0), ckpt_path=ckpt_path
     )
@@ -232,7 +233,7 @@ def test_the_recipe_names_the_folder_that_it_wants_and_with_it_trains_adapters(p
         for kind, images in zip(("cat", "dog"), theirs):
             for number, image in enumerate(images):
                 save_png(tmp_path / "photographs" / owner / kind / f"{number}.png", image)
-    evaluation = {"embeddings": ["pixels"], "num_images": 4}
+    evaluation = {"embeddings": ["pixels"], "num_images": 4, "report": False, "page": False}
     callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}]
     trainer = {"accelerator": "cpu", "precision": "32-true", "max_epochs": 1, "callbacks": callbacks}
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
