@@ -89,11 +89,12 @@ def test_scores_without_errors_can_be_drawn(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["$a^{$", "日本", "caf\udce9"])
-def test_any_name_can_be_drawn_as_it_is(tmp_path, name):
-    figure = draw_clients(records(1, client_names=[name]), tmp_path / "a.png")
-    plain = draw_clients(records(1, client_names=["x"]), tmp_path / "b.png")
-    assert figure.read_bytes() != plain.read_bytes()
+def test_any_name_can_be_drawn_as_it_is(tmp_path):
+    names = ["x", "$a^{$", "日本", "caf\udce9"]
+    figures = [
+        draw_clients(records(1, ["fid"], client_names=[name]), tmp_path / "a.png").read_bytes() for name in names
+    ]
+    assert len(set(figures)) == len(names)
 
 
 def test_records_without_clients_are_an_error(tmp_path):
