@@ -91,14 +91,12 @@ def test_a_reference_scores_each_client_and_the_pool():
     expected = pytest.approx(float(score.per_client[0]), rel=1e-12)
     assert (alone.values["all"], alone.values["avg"]) == (expected, expected)
     assert alone.errors["all"] == pytest.approx(float(score.client_errors[0]))
-    again = WassersteinReference.from_features(parts, SHORT).score(normal(100, 3, 3) + 1)
-    assert again.values == score.values
 
 
 @pytest.mark.slow
 def test_opposite_shifts_cancel_in_the_pool_alone():
     parts = [normal(400, 2, 1) + shift(2, 3.0), normal(400, 2, 2) - shift(2, 3.0)]
-    options = CriticOptions(hidden=32, max_steps=200)
+    options = CriticOptions(hidden=32, max_steps=120)
     pooled = WassersteinReference.from_features(parts, options).score(torch.cat([p.flip(0) for p in parts]))
     assert pooled.values["avg"] > 2.5
     assert pooled.values["all"] < 0.3

@@ -1,5 +1,6 @@
 """A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
 
+import copy
 import shutil
 import sys
 from fnmatch import fnmatch
@@ -71,9 +72,14 @@ def pipeline(tmp_path_factory):
 KINDS = {DDPM: {"schedule": SCHEDULE}, EDM: {}, FlowMatching: {}}
 
 
+@cache
+def read(place):
+    return PromptUNet(PROMPTS, place)
+
+
 def make(pipeline, kind=DDPM, **options):
+    network = copy.deepcopy(read(str(pipeline)))
     torch.manual_seed(0)
-    network = PromptUNet(PROMPTS, str(pipeline))
     return kind(network, **KINDS[kind], autoencoder=str(pipeline), **options)
 
 
