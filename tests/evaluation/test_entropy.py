@@ -84,7 +84,7 @@ def test_clients_of_writers_are_less_varied_than_clients_of_alike_images_and_the
     read = MNIST5k.read
     some = torch.arange(5000)[torch.arange(5000) % 5 < 1]  # 100 of each digit
     monkeypatch.setattr(MNIST5k, "read", lambda self, split: read(self, split).subset(some))
-    data = StyleShift(10).load()
+    data = StyleShift(10, shrink=2).load()
     rules = {
         "natural": Natural(),
         "semantic": Semantic(10, embedding="efficientnet-lite0-32"),
