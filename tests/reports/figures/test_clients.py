@@ -24,8 +24,8 @@ def records(clients, scores=("fid", "kid"), **options):
 def test_the_figure_has_a_panel_a_score_and_grows_with_the_clients(tmp_path):
     both = size(draw_clients(records(5), tmp_path / "both.png"))
     one = size(draw_clients(records(5, ["fid"]), tmp_path / "one.png"))
-    many = size(draw_clients(records(40), tmp_path / "many.png"))
-    crowd = size(draw_clients(records(500), tmp_path / "crowd.png"))
+    many = size(draw_clients(records(40, ["fid"]), tmp_path / "many.png"))
+    crowd = size(draw_clients(records(500, ["fid"]), tmp_path / "crowd.png"))
     assert both[0] > one[0]
     assert both[1] == one[1] < many[1] == crowd[1]
 
