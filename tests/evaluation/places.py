@@ -105,7 +105,7 @@ class Gated(Placed):
 def judge(**options: Any) -> FederatedEvaluation:
     """The cheapest evaluation of points."""
     settings = {"every_n_rounds": 2, "embeddings": ["identity"], "num_images": 40, "scores": SCORES, "seed": 3}
-    return FederatedEvaluation(**{**settings, **options})
+    return FederatedEvaluation(**{**settings, "report": False, "page": False, **options})
 
 
 def fit(

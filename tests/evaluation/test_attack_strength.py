@@ -82,12 +82,13 @@ def test_a_signal_that_knows_nothing_has_advantage_0_on_average_and_the_largest_
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "shift"), [(15, 0.0), (40, 0.0), (40, 1.0), (40, 3.0)])
 def test_intervals_hold_the_truth_in_19_of_20_draws(count, shift):
-    """In 400 draws the share is within three standard errors of 95 %, and no more than 99.5 %."""
-    draws = [strength(count, shift, seed) for seed in range(400)]
+    """The share is within three standard errors of 95 %, and no more than 99.5 %."""
+    draws = [strength(count, shift, seed) for seed in range(200)]
+    least = 0.95 - 3 * (0.95 * 0.05 / len(draws)) ** 0.5
     area = norm.cdf(shift / 2**0.5)
-    assert 0.917 < np.mean([one.auc.low <= area <= one.auc.high for one in draws]) < 0.995
+    assert least < np.mean([one.auc.low <= area <= one.auc.high for one in draws]) < 0.995
     if shift == 0:  # else the threshold is not the best one, and the advantage below the largest
-        assert 0.917 < np.mean([one.advantage.low <= 0 <= one.advantage.high for one in draws]) < 0.995
+        assert least < np.mean([one.advantage.low <= 0 <= one.advantage.high for one in draws]) < 0.995
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
@@ -117,8 +118,7 @@ def test_the_mean_over_clients_is_weighted_and_narrower():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shift", [0.0, 0.8])
-@pytest.mark.parametrize("noise", [0.0, 3.0])
+@pytest.mark.parametrize(("shift", "noise"), [(0.8, 0.0), (0.0, 3.0)])
 def test_intervals_of_pairs_that_share_noise_hold_as_often_as_they_say(shift, noise):
     repeats, held, gains, widths, alone = 300, 0, [], [], []
     area = norm.cdf(shift / (2 * (1 + noise**2)) ** 0.5)  # of a member and the other of another pair

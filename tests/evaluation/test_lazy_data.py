@@ -189,7 +189,8 @@ def test_images_are_measured_without_augmentation_where_those_are_given():
 def fit(folder, data, workers):
     lightning.seed_everything(0, verbose=False)
     module = FederatedDataModule(data, IID(3), batch_size=16, num_workers=workers)
-    evaluation = FederatedEvaluation(1, embeddings=["pixels"], num_images=100, dirpath=folder)
+    unseen = {"report": False, "page": False}
+    evaluation = FederatedEvaluation(2, embeddings=["pixels"], num_images=100, dirpath=folder, **unseen)
     trainer = quiet_trainer(2, strategy=FedAvgStrategy(3), callbacks=[evaluation])
     model = WGANGP(SmallGenerator(), SmallCritic(), n_critic=1)
     trainer.fit(model, module)

@@ -82,7 +82,7 @@ def trained(tmp_path_factory):
     @cache
     def train(kind):
         folder = tmp_path_factory.mktemp(kind)
-        judge = FederatedEvaluation(1, [embedding_of(kind)], MADE, ["fid", "kid"], seed=SEED, report=False)
+        judge = FederatedEvaluation(1, [embedding_of(kind)], MADE, ["fid", "kid"], seed=SEED, report=False, page=False)
         callbacks = [judge, RoundCheckpoint(folder, every_n_rounds=1)]
         options = {"callbacks": callbacks, "default_root_dir": folder, "enable_checkpointing": True}
         make_trainer(FedAvgStrategy(2), ROUNDS, **options).fit(Noise(kind), federation(kind))
@@ -148,7 +148,7 @@ class Apart(Noise):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("personal", ["*", "shift"])
 def test_clients_own_models_are_scored_together_or_each_with_the_plain_score(kind, personal, tmp_path):
-    judge = FederatedEvaluation(2, [embedding_of(kind)], MADE, ["fid"], seed=SEED, report=False)
+    judge = FederatedEvaluation(2, [embedding_of(kind)], MADE, ["fid"], seed=SEED, report=False, page=False)
     strategy, module = FedAvgStrategy(2, personal=[personal]), Apart(kind)
     make_trainer(strategy, ROUNDS, callbacks=[judge], default_root_dir=tmp_path).fit(module, federation(kind))
     samplers = []

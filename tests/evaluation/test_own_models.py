@@ -1,6 +1,7 @@
 """Clients' own models where only some tensors are personal: who is scored with which, and on what."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -45,27 +46,46 @@ def own_parts(trainer):
     return {clients[number].name: tensors["place.own"] for number, tensors in kept.items()}
 
 
-def expect(split, parts, common, round=1):
-    """Each client's loss and KID with its own point."""
-    losses, kids = [], []
+def expected_losses(split, parts, common):
+    """Each client's loss with its own point."""
+    own = [(split.of_one(place).images, parts.get(name, 0)) for place, name in enumerate(split.client_names)]
+    return [float((images - (common + part)).square().sum(1).mean()) for images, part in own]
+
+
+def expected_kids(split, parts, common, round=1):
+    """Each client's KID with its own point."""
+    kids = []
     for place, name in enumerate(split.client_names):
-        one, point = split.of_one(place), common + parts.get(name, torch.zeros(2))
-        losses.append(float((one.images - point).square().sum(1).mean()))
-        alone = Evaluator([one], ["identity"], 40, ["kid"], seed=3).evaluate(around(point), round)
-        kids.append(next(r.value for r in alone.records if r.aggregate == "avg"))
-    return losses, kids
+        alone = Evaluator([split.of_one(place)], ["identity"], 40, ["kid"], seed=3)
+        records = alone.evaluate(around(common + parts.get(name, 0)), round).records
+        kids.append(next(r.value for r in records if r.aggregate == "avg"))
+    return kids
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder, module, data and trainer of a training of each kind of model; trained once."""
+
+    @cache
+    def train(kind):
+        folder, module, data = tmp_path_factory.mktemp(kind.__name__), kind(), federation()
+        return folder, module, data, fit(folder, module, data)
+
+    return train
 
 
 @pytest.mark.slow
-def test_participating_clients_are_scored_with_their_own_models_and_others_with_the_servers(tmp_path):
-    module, data = Placed(), federation()
-    trainer = fit(tmp_path, module, data)
-    found, parts, common = by_place(tmp_path), own_parts(trainer), module.place.common.detach()
+def test_participating_clients_are_scored_with_their_own_models_and_others_with_the_servers(trained):
+    folder, module, data, trainer = trained(Placed)
+    found, parts, common = by_place(folder), own_parts(trainer), module.place.common.detach()
     assert torch.equal(module.place.own, torch.zeros(2))
     assert len({tuple(part.tolist()) for part in parts.values()}) == 6
     for split in plain(data).splits:
-        losses, kids = expect(split, parts if split.name in PARTICIPATING else {}, common)
-        for score, expected in (("loss", losses), ("kid", kids)):
+        own = parts if split.name in PARTICIPATING else {}
+        for score, expected in (
+            ("loss", expected_losses(split, own, common)),
+            ("kid", expected_kids(split, own, common)),
+        ):
             record = found[split.name, score, "avg"]
             assert record.per_client == pytest.approx(expected, rel=1e-5)
             assert record.value == pytest.approx(sum(expected) / len(expected), rel=1e-5)
@@ -81,20 +101,19 @@ def test_participating_clients_are_scored_with_their_own_models_and_others_with_
         assert ("gap/participation", score, "all") not in found
         assert ("gap/out_of_sample", score, "avg") in found
     assert "part_val/kid_pct95" in trainer.callback_metrics
-    assert len(run_tables(read_records(tmp_path / "scores.jsonl"))) > 3
+    assert len(run_tables(read_records(folder / "scores.jsonl"))) > 3
 
 
 @pytest.mark.slow
-def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(tmp_path):
-    module, data = Criticised(), federation()
-    trainer = fit(tmp_path, module, data)
-    found, parts, common = by_place(tmp_path), own_parts(trainer), module.place.common.detach()
+def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(trained):
+    folder, module, data, trainer = trained(Criticised)
+    found, parts, common = by_place(folder), own_parts(trainer), module.place.common.detach()
     server = of_server(module, data)
     images = [replace(r, checkpoint=None) for r in found.values() if r.score == "kid"]
     assert images == [r for r in server if r.score == "kid"]
     assert ("part_train", "kid", "all") in found
     for split in plain(data).splits:
-        losses, _ = expect(split, parts if split.name in PARTICIPATING else {}, common)
+        losses = expected_losses(split, parts if split.name in PARTICIPATING else {}, common)
         assert found[split.name, "loss", "avg"].per_client == pytest.approx(losses, rel=1e-5)
         assert ((split.name, "loss", "all") in found) == (split.name == "unpart")
     assert {r.note for r in found.values() if r.score == "loss"} == {OWN_NOTE}
@@ -105,14 +124,13 @@ def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Placed, Criticised, Averaged])
-def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
-    data = federation()
-    fit(tmp_path, kind(), data)
-    before = [r for r in read_records(tmp_path / "scores.jsonl") if r.is_model]
+def test_a_stored_checkpoint_is_scored_as_during_training(trained, kind):
+    folder, _, data, _ = trained(kind)
+    before = [r for r in read_records(folder / "scores.jsonl") if r.is_model]
     wrong = [replace(r, aggregate="all") for r in before if r.aggregate == "avg" and r.note]
-    append_records(tmp_path / "scores.jsonl", wrong)  # as of a release that scored the server's model
-    assert evaluate_run(tmp_path, kind(), plain(data)) == before
-    assert [r for r in Run(tmp_path).records if r.is_model] == before
+    append_records(folder / "scores.jsonl", wrong)  # as of a release that scored the server's model
+    assert evaluate_run(folder, kind(), plain(data)) == before
+    assert [r for r in Run(folder).records if r.is_model] == before
 
 
 @pytest.mark.slow
@@ -127,13 +145,14 @@ def test_models_that_an_algorithm_trains_for_clients_are_scored_as_theirs(tmp_pa
     found = by_place(tmp_path)
     for split in plain(data).splits:
         takes_part = split.name in PARTICIPATING
-        losses, _ = expect(
-            split, {name: point - server for name, point in points.items()} if takes_part else {}, server
-        )
+        own = {name: point - server for name, point in points.items()} if takes_part else {}
+        losses = expected_losses(split, own, server)
         assert found[split.name, "loss", "avg"].per_client == pytest.approx(losses, rel=1e-5)
         common = module.place.common.detach()
         parts = {name: point - common for name, point in commons.items()} if takes_part else {}
-        assert found[split.name, "kid", "avg"].per_client == pytest.approx(expect(split, parts, common)[1], rel=1e-5)
+        assert found[split.name, "kid", "avg"].per_client == pytest.approx(
+            expected_kids(split, parts, common), rel=1e-5
+        )
     before = [r for r in read_records(tmp_path / "scores.jsonl") if r.is_model]
     assert evaluate_run(tmp_path, Criticised(), plain(data)) == before
     other = Criticised()
@@ -145,17 +164,16 @@ def test_models_that_an_algorithm_trains_for_clients_are_scored_as_theirs(tmp_pa
 
 
 @pytest.mark.slow
-def test_clients_tensors_stand_in_a_moving_average_too(tmp_path):
-    module, data = Averaged(), federation()
-    trainer = fit(tmp_path, module, data)
+def test_clients_tensors_stand_in_a_moving_average_too(trained):
+    folder, module, data, trainer = trained(Averaged)
     average, parts = module.place_ema.network, own_parts(trainer)
     assert not torch.equal(average.common, module.place.common)
     assert torch.equal(average.own, torch.zeros(2))
-    found = by_place(tmp_path)
+    found = by_place(folder)
     for split in plain(data).splits:
-        losses, kids = expect(split, parts if split.name in PARTICIPATING else {}, average.common.detach())
-        assert found[split.name, "loss", "avg"].per_client == pytest.approx(losses, rel=1e-5)
-        assert found[split.name, "kid", "avg"].per_client == pytest.approx(kids, rel=1e-5)
+        given = split, parts if split.name in PARTICIPATING else {}, average.common.detach()
+        assert found[split.name, "loss", "avg"].per_client == pytest.approx(expected_losses(*given), rel=1e-5)
+        assert found[split.name, "kid", "avg"].per_client == pytest.approx(expected_kids(*given), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -166,7 +184,7 @@ def test_without_a_split_all_clients_have_their_own_models_but_who_had_no_turn_y
     assert len(parts) == 2
     assert {aggregate for _, _, aggregate in found} == {"avg", "worst"}
     for split in plain(data).splits:
-        losses, kids = expect(split, parts, common, 0)
+        losses, kids = expected_losses(split, parts, common), expected_kids(split, parts, common, 0)
         assert found[split.name, "loss", "avg"].per_client == pytest.approx(losses, rel=1e-5)
         assert found[split.name, "kid", "avg"].per_client == pytest.approx(kids, rel=1e-5)
     untrained = by_place(tmp_path, -1)  # when all still have one model
@@ -174,10 +192,9 @@ def test_without_a_split_all_clients_have_their_own_models_but_who_had_no_turn_y
 
 
 @pytest.mark.slow
-def test_training_does_not_notice(tmp_path):
-    alone, watched = Averaged(), Averaged()
-    fit(tmp_path / "a", alone, federation(), [])
-    trainer = fit(tmp_path / "b", watched, federation())
+def test_training_does_not_notice(trained, tmp_path):
+    alone, (_, watched, _, trainer) = Averaged(), trained(Averaged)
+    fit(tmp_path, alone, federation(), [])
     assert same(weights(alone), weights(watched))
     assert len(trainer.strategy.personal_tensors) == 6
 
@@ -195,7 +212,9 @@ def test_a_grid_shows_the_clients_images_in_turn(tmp_path):
 @pytest.mark.slow
 def test_monitors_find_the_columns_that_are_there(tmp_path):
     best = ModelCheckpoint(tmp_path / "best", monitor="kid_avg", filename="{epoch}")
-    fit(tmp_path, Placed(), federation(), [judge(every_n_rounds=1), best])
+    unseen = ModelCheckpoint(tmp_path / "unseen", monitor="unpart/kid_all")
+    kept = fit(tmp_path, Placed(), federation(), [judge(every_n_rounds=1), best, unseen])
+    assert "unpart/kid_all" in kept.callback_metrics
     values = [by_place(tmp_path, round)["part_train", "kid", "avg"].value for round in (0, 1)]
     assert float(best.best_model_score) == pytest.approx(min(values), rel=1e-5)
     module = Placed()
@@ -203,8 +222,6 @@ def test_monitors_find_the_columns_that_are_there(tmp_path):
     with pytest.raises(ValueError, match="kid_worst"):
         fit(tmp_path / "all", module, federation(), [judge(), ModelCheckpoint(tmp_path / "all", monitor="kid_all")])
     assert same(before, weights(module))
-    kept = fit(tmp_path / "unseen", module, federation(), [judge(), ModelCheckpoint(monitor="unpart/kid_all")])
-    assert "unpart/kid_all" in kept.callback_metrics
 
 
 def test_what_only_training_shows_ends_the_first_evaluation(tmp_path):
@@ -216,17 +233,17 @@ def test_what_only_training_shows_ends_the_first_evaluation(tmp_path):
 
 
 @pytest.mark.slow
-def test_scores_that_need_one_model_are_refused_before_training_and_before_scoring_a_checkpoint(tmp_path):
-    module, data = Placed(), federation()
+def test_scores_that_need_one_model_are_refused_before_training_and_before_scoring_a_checkpoint(trained, tmp_path):
+    module, (folder, _, data, _) = Placed(), trained(Placed)
     before = weights(module)
     message = "memorisation needs one model's images beside two sets of each client's, and where clients keep"
     with pytest.raises(ValueError, match=message):
         fit(tmp_path, module, data, [judge(scores=["memorisation"])])
     assert same(before, weights(module))
-    fit(tmp_path, module, data, [RoundCheckpoint()])
+    scored = Run(folder).scores_path.read_bytes()
     with pytest.raises(ValueError, match=message):
-        evaluate_run(tmp_path, Placed(), plain(data, scores=["memorisation"]))
-    assert not Run(tmp_path).scores_path.exists()
+        evaluate_run(folder, Placed(), plain(data, scores=["memorisation"]))
+    assert Run(folder).scores_path.read_bytes() == scored
     fit(tmp_path / "critic", Criticised(), data, [judge(scores=["memorisation", "loss"])])
     assert ("part_train", "memorisation", "all") in by_place(tmp_path / "critic")
 
@@ -250,6 +267,7 @@ class Elsewhere(FederatedEvaluation):
 @pytest.mark.slow
 def test_own_models_in_other_processes_are_refused_before_training_unless_no_score_needs_them(tmp_path):
     options = {"every_n_rounds": 2, "embeddings": ["identity"], "num_images": 40, "seed": 3}
+    options |= {"report": False, "page": False}
     for kind, scores in ((Placed, ["kid"]), (Criticised, ["loss"])):
         module = kind()
         before = weights(module)

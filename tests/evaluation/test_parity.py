@@ -160,11 +160,13 @@ def test_torchmetrics_agrees_on_the_embedding_as_its_feature_module(pictures, cl
 
 @pytest.mark.slow
 def test_the_published_network_agrees_with_far_fewer_images_than_features(tmp_path, inception_weights):
+    """At an early layer, whose roots are quick; of which all layers are, see tests/embeddings/test_fidelity.py."""
     pictures = Pictures(tmp_path, 3, 6, (2, 4))
-    embedding = load_embedding("inception-v3-compat", weights=inception_weights)
+    embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer="192")
     values = our_values(pictures.in_memory(), embedding, pictures.generated)
     options = {"kid": True, "kid_subsets": 1, "kid_subset_size": 6}
+    options |= {"feature_layer_fid": "192", "feature_layer_kid": "192"}
     theirs = ask_torch_fidelity(pictures, "real", inception_weights, "inception-v3-compat", **options)
-    # torch-fidelity adds the roots of some 2,040 eigenvalues that are zero but for rounding.
+    # torch-fidelity adds the roots of some 180 eigenvalues that are zero but for rounding.
     assert values["fid_all"] == pytest.approx(theirs["frechet_inception_distance"], rel=1e-5)
     assert values["kid_all"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)

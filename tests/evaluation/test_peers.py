@@ -13,7 +13,7 @@ from fedgen.evaluation import PeerEvaluation, Reading, StoredOptions, save_featu
 from tests.evaluation.test_parity import ABSOLUTE, RELATIVE, draw_pictures, write_pngs
 
 PRESETS = ("torch-fidelity", "clean-fid")
-SIZES = {"generated": 18, "real": 22}
+SIZES = {"generated": 10, "real": 12}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def values(records):
 
 @pytest.mark.slow
 def test_the_numbers_are_torch_fidelitys(folders, weights):
-    theirs = ask_torch_fidelity(folders, weights, "64", kid_subset_size=16)
-    ours = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, subset_size=16)
+    theirs = ask_torch_fidelity(folders, weights, "64", kid_subset_size=8)
+    ours = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, subset_size=8)
     records = ours.records()
     assert {record.aggregate for record in records} == {"all"}
     found = values(records)
@@ -65,7 +65,7 @@ def test_the_numbers_are_torch_fidelitys(folders, weights):
     spread = subsets.terms["std over subsets"]
     assert spread == pytest.approx(theirs["kernel_inception_distance_std"], abs=ABSOLUTE)
     assert (subsets.standard_error, subsets.seed) == (None, 2020)
-    assert "subsets of 16" in subsets.note
+    assert "subsets of 8" in subsets.note
     # and never under the name of the full-sample score
     assert found["kid"] != found["kid_subsets"]
     assert ours.is_the_peers
@@ -73,8 +73,8 @@ def test_the_numbers_are_torch_fidelitys(folders, weights):
 
 @pytest.fixture
 def mixed(tmp_path):
-    """Folders with a few images of other sizes, which clean-fid resizes one by one; more than 64 features in each."""
-    folders = make_folders(tmp_path, generated=66, real=70)
+    """Folders with a few images of other sizes, which clean-fid resizes one by one."""
+    folders = make_folders(tmp_path, **SIZES)
     for file in [file for path in folders for file in sorted(path.iterdir())[::7]]:
         Image.open(file).resize((40, 24)).save(file)
     return folders
@@ -118,7 +118,7 @@ def test_clean_fid_is_for_its_own_resize_and_torch_fidelity_refuses_mixed_sizes(
 def test_too_few_images_for_a_subset_leave_the_full_sample_alone(folders):
     evaluation = PeerEvaluation(*folders, embedding="pixels")
     assert set(values(evaluation.records())) == {"fid", "kid"}
-    assert (evaluation.has_subsets, evaluation.smaller) == (False, 18)
+    assert (evaluation.has_subsets, evaluation.smaller) == (False, 10)
     assert not evaluation.is_the_peers
 
 
@@ -140,15 +140,18 @@ def test_files_that_torch_fidelity_reads_otherwise_take_its_name_away(folders, w
 
     for i in range(3):
         Image.effect_noise((16, 16), 50).convert("RGB").save(tmp_path / f"{i}.PNG")
-    assert score().is_the_peers
-    assert score().identity.name == "inception-v3-compat"  # the published layer, unless told otherwise
+    plain = score()
+    assert plain.is_the_peers
+    assert plain.identity.name == "inception-v3-compat"  # the published layer, unless told otherwise
     Image.effect_noise((16, 16), 50).convert("RGB").save(tmp_path / "3.bmp")
-    assert not score().is_the_peers
-    assert score("clean-fid").is_the_peers
-    assert "torch-fidelity would leave out the files ending in .bmp" in "; ".join(score().remarks())
+    plain, clean = score(), score("clean-fid")
+    assert not plain.is_the_peers
+    assert clean.is_the_peers
+    assert "torch-fidelity would leave out the files ending in .bmp" in "; ".join(plain.remarks())
     Image.fromarray(np.full((16, 16), 40000, np.uint16)).save(tmp_path / "4.png")
-    assert not score("clean-fid").is_the_peers
-    assert "clean-fid would clip grey images of more than 8 bits" in "; ".join(score("clean-fid").remarks())
+    clean = score("clean-fid")
+    assert not clean.is_the_peers
+    assert "clean-fid would clip grey images of more than 8 bits" in "; ".join(clean.remarks())
 
 
 @pytest.mark.slow
@@ -162,7 +165,8 @@ def test_clean_fid_looks_into_subfolders_and_torch_fidelity_does_not(folders, we
 
 
 @pytest.mark.slow
-def test_features_of_resized_images_or_of_unknown_origin_are_not_the_peers(folders, weights, tmp_path):
+def test_features_of_resized_images_or_of_unknown_origin_are_not_the_peers(weights, tmp_path):
+    folders = make_folders(tmp_path / "few", generated=2, real=2)
     resized = StoredOptions(reading=Reading(resize=12))
     evaluation = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, options=resized)
     saved = save_features(evaluation, tmp_path)
@@ -186,4 +190,4 @@ def test_two_sets_are_scored_in_one_call(folders):
     records = score_reference(*folders, embedding="pixels")
     assert [record.score for record in records] == ["fid", "kid"]
     assert records[0].split == "reference"
-    assert records[0].reference == f"{folders[1]}, 22 images"  # and no client
+    assert records[0].reference == f"{folders[1]}, 12 images"  # and no client

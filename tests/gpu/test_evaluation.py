@@ -54,7 +54,7 @@ def test_a_device_scores_as_the_cpu_does(embedding, device):
 def test_an_evaluation_in_training_scores_the_rounds_model_where_it_lies(device, tmp_path):
     torch.manual_seed(0)
     module = WGANGP(SmallGenerator(width=4), SmallCritic(width=4), n_critic=2, ema_decay=0.9)
-    scoring = FederatedEvaluation(1, ["pixels"], num_images=100, dirpath=tmp_path)
+    scoring = FederatedEvaluation(1, ["pixels"], num_images=100, dirpath=tmp_path, report=False, page=False)
     data = FederatedDataModule(pictures(), Natural(), 8, held_out=0.0, seed=1)
     trainer = make_trainer(FedAvgStrategy(4, seed=0), 2, callbacks=[scoring], **on(device))
     trainer.fit(module, data)

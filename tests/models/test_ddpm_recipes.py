@@ -46,7 +46,7 @@ def test_the_papers_recipe_is_ho_et_als_and_trains_on_a_tiny_cifar10(tmp_path, m
     write_cifar10(tmp_path / "cifar-10-batches-py", count=10, labels=list(range(10)))
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": []}}))
     arguments = ["fit", "--config", str(RECIPES / "ddpm_cifar10.yaml"), "--config", "smaller.yaml"]
-    arguments += ["--trainer.accelerator", "cpu", "--trainer.max_epochs", "1", "--data.init_args.batch_size", "2"]
+    arguments += ["--trainer.accelerator", "cpu", "--trainer.max_epochs", "1", "--data.init_args.batch_size", "1"]
     arguments += ["--trainer.strategy.init_args.communication_interval", "1", "--data.init_args.held_out", "0.0"]
     arguments += ["--trainer.strategy.init_args.cohort_size", "2"]
     assert main([*arguments, "--data.init_args.data.init_args.root", str(tmp_path)]) == 0

@@ -132,11 +132,10 @@ def test_a_client_alone_is_a_plain_loop_to_the_bit(name, train):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(train):
     made = []
     for seed in (0, 0, 1):
-        made.append(make(name, num_classes=3, flips=True))
+        made.append(make("flow", num_classes=3, flips=True))
         train(made[-1], 1, seed)
         torch.rand(5)  # what happens between the runs does not matter
     assert same(made[0], made[1])

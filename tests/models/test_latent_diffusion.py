@@ -18,7 +18,6 @@ from fedgen.flower.wire.messages import Answer, Task
 from fedgen.hub import from_pretrained, save_pretrained
 from fedgen.models import DDPM, EDM, VAE, FewStepGenerator, FlowMatching, LatentSpace
 from fedgen.models.diffusion.diffusion_process import NoiseSchedule
-from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, UNet
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, same_weights, simulate, write_images
@@ -95,8 +94,8 @@ def same(first, second):
 @pytest.mark.parametrize("name", NAMES)
 def test_with_an_autoencoder_that_changes_nothing_all_is_the_model_of_images_to_the_bit(name, train):
     plain, latent = make(name), make(name, Itself())
-    train(plain, 1)
-    train(latent, 1)
+    train(plain, 1, cohort_size=1)
+    train(latent, 1, cohort_size=1)
     assert same(plain, latent)
     drawn = [one.sample(3, seeded(), steps=2, guidance=2.0) for one in (plain, latent)]
     assert torch.equal(*drawn)
@@ -201,8 +200,8 @@ def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_o
 
     write(1, 0.26)  # variance 1/4, scaling 2
     whole, part = (make("flow", place) for _ in range(2))
-    train(whole, 2)
-    train(part, 1).save_checkpoint(tmp_path / "one.ckpt")
+    train(whole, 2, cohort_size=1)
+    train(part, 1, cohort_size=1).save_checkpoint(tmp_path / "one.ckpt")
     assert part.latent_space.scaling == pytest.approx(2.0)
     write(2, 4.01)  # scaling 1/2
     scored, resumed = (make("flow", place) for _ in range(2))
@@ -213,7 +212,7 @@ def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_o
     labels = torch.tensor([0, 1])
     drawn = [one.sample(2, seeded(), labels, steps=2) for one in (part, scored)]
     assert torch.equal(*drawn)
-    train(resumed, 2, tmp_path / "one.ckpt")
+    train(resumed, 2, tmp_path / "one.ckpt", cohort_size=1)
     assert same(whole, resumed)
     assert not same(whole, part)
 
@@ -256,13 +255,6 @@ def test_in_half_precision_latents_are_those_of_full(fit):
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.bfloat16}
     assert {tensor.dtype for tensor in model.latent_space.state_dict().values()} == {torch.float32}
     assert torch.isfinite(model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)).all()
-
-
-@pytest.mark.slow
-def test_adapters_train_beside_it(train):
-    model = make("flow", make_vae(), lora=LoRA(rank=2), ema_decay=None)
-    exchange = train(model, 1, cohort_size=1).strategy.exchange
-    assert exchange.shared.keys() == {name for name, _ in model.named_parameters() if "lora_" in name}
 
 
 @pytest.mark.slow
@@ -319,18 +311,6 @@ class OfAnotherAutoencoder(Node):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LatentSpace, "fingerprint", lambda self: "another")
             return super().answer(message, number)
-
-
-@pytest.mark.slow
-def test_over_flower_it_is_the_simulations_model_and_the_autoencoder_is_not_sent(deployed, tmp_path):
-    images, settings = deployed
-    simulated, run = simulate(settings, images, tmp_path / "simulated"), tmp_path / "run"
-    node = node_of(Listening, settings, images, run, "a")
-    found, _ = deploy(settings, images, run, {10: node})
-    assert found["fedavg"]["left_out"] == []
-    same_weights(simulated, found)
-    assert node.sent == node.answered
-    assert {name.split(".")[0] for name in node.sent} == {"network"}
 
 
 @pytest.mark.slow

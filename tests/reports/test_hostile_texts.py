@@ -119,6 +119,7 @@ def test_a_page_and_figures_show_any_text_of_records(name, tmp_path):
     for changes in (words, names):
         folders = [write_run(tmp_path / place, pictures=False, seed=k, **changes) for k, place in enumerate("ab")]
         check_page(report(*folders).html)
-    records = make_records(**words, **names)
+    own = {"scores": names["scores"][:1], "names": [*words["names"], *"def"]}
+    records = make_records(6, **{**words, **names, **own})
     assert draw_clients(records, tmp_path / "clients.png").stat().st_size > 1000
     assert draw_curves(records, tmp_path / "curves.png").stat().st_size > 1000

@@ -39,6 +39,7 @@ def test_of_clients_elsewhere_and_of_points_no_picture_is_kept(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
     fit(tmp_path, 2, [evaluation(report=True, page=True)])
     page = (tmp_path / "report.html").read_text()
@@ -49,6 +50,7 @@ def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 @pytest.mark.parametrize(("options", "left"), [({"page": False}, False), ({"report": False}, True)])
 def test_the_page_can_be_turned_off_and_silent_runs_have_one(tmp_path, capsys, options, left):
     fit(tmp_path, 2, [evaluation(**{"report": True, "page": True, **options})])
@@ -57,6 +59,7 @@ def test_the_page_can_be_turned_off_and_silent_runs_have_one(tmp_path, capsys, o
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_an_evaluation_rewrites_the_page_while_training_goes_on(tmp_path):
     written = []
 

@@ -111,7 +111,7 @@ def test_thousands_of_columns_take_time_by_their_number(tmp_path):
         return count_calls(read)
 
     calls(2)  # imports
-    assert calls(600) < 10 * calls(75)  # eight times as many
+    assert calls(200) < 10 * calls(25)  # eight times as many
 
 
 @pytest.mark.slow

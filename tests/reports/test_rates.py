@@ -11,7 +11,7 @@ from tests.evaluation.samples import record
 
 pytestmark = pytest.mark.slow
 
-DRAWS, ROUNDS, CLIENTS = 200, 8, 6
+DRAWS, ROUNDS, CLIENTS = 100, 8, 6
 MOST = 0.05 + 2 * (0.05 * 0.95 / DRAWS) ** 0.5  # wrong in 5 percent, but for two errors of the simulation
 NAMES = [f"client {place}" for place in range(CLIENTS)]
 

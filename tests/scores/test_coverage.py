@@ -27,7 +27,7 @@ from fedgen.scores import (
 from fedgen.scores.wasserstein.wasserstein import CriticSide
 from fedgen.statistics import summarize
 
-DRAWS = 200
+DRAWS = 100
 FEWEST = 0.95 - 3.3 * (0.95 * 0.05 / DRAWS) ** 0.5  # once in 2,000 among right intervals
 Score = Callable[[list[Tensor], Tensor, int], Mapping[str, FederatedScore]]
 

@@ -23,11 +23,10 @@ def truth(generated_spread: torch.Tensor, mean: torch.Tensor) -> dict[str, float
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "shift"), [(1.3, 0.3), (1.0, 0.0)])
-def test_it_removes_the_bias_and_its_intervals_cover_the_truth(scale: float, shift: float) -> None:
+def test_it_removes_the_bias_and_its_intervals_cover_the_truth() -> None:
     """`all` of the mixture's Gaussian as well: its population covariance is known."""
-    random, draws = torch.Generator().manual_seed(0), 100
-    mean, spread = torch.full((DIM,), shift, dtype=torch.float64), SPREAD * scale
+    random, draws = torch.Generator().manual_seed(0), 75
+    mean, spread = torch.full((DIM,), 0.3, dtype=torch.float64), SPREAD * 1.3
     exact = truth(spread, mean)
     found: dict[str, list[tuple[float, float, float]]] = {"avg": [], "all": []}
     for number in range(draws):
@@ -42,7 +41,7 @@ def test_it_removes_the_bias_and_its_intervals_cover_the_truth(scale: float, shi
         assert float(full.mean()) - exact[key] > 5 * noise  # there was a bias
         assert abs(bias) < 3 * noise
         covered = float(((values - exact[key]).abs() < 1.96 * errors).double().mean())
-        assert 0.88 <= covered <= 1.0, (key, covered)
+        assert 0.95 - 3.2 * (0.95 * 0.05 / draws) ** 0.5 <= covered <= 1.0, (key, covered)
         assert 0.7 < float(values.std() / errors.square().mean().sqrt()) < 1.2
 
 

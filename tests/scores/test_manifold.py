@@ -268,7 +268,7 @@ def test_errors_are_the_jackknife_exactly(strict: bool, tied: bool) -> None:
 
 @pytest.mark.slow
 def test_errors_cover_the_spread_of_repeated_draws() -> None:
-    dim, draws = 6, 120
+    dim, draws = 6, 60
     sizes, made = (150, 80), draw(200, 1, 0.9, 0.2, dim)
     fixed = [draw(size, size, 1.0, size / 400, dim) for size in sizes]
     varied = {

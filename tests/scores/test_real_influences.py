@@ -49,7 +49,7 @@ def test_their_length_is_the_error_over_real_images(name, aggregate):
 @pytest.mark.parametrize("name", list(REFERENCES))
 def test_their_product_is_the_covariance_of_two_checkpoints_over_draws_of_real_images(name):
     values, products, pair = [], [], models()
-    for seed in range(120):
+    for seed in range(60):
         reference = REFERENCES[name](clients(seed))
         scores = [reference.score(model) for model in pair]
         values.append([[one.values[how] for how in ("avg", "all")] for one in scores])

@@ -112,7 +112,7 @@ def test_errors_over_images_are_the_spread_over_repeated_draws(p):
         reference = SlicedReference.from_features(parts, p, 20, weights="uniform")
         return reference.score(features(90, 3, 3 * seed + 2, scale=1.5, shift=2.0))
 
-    scores = [draw(seed) for seed in range(300)]
+    scores = [draw(seed) for seed in range(150)]
     for key in ("avg", "all", "worst"):
         parts = [s.error_parts for s in scores]
         found = np.mean([part["generated"][key] ** 2 + part["real"][key] ** 2 for part in parts]) ** 0.5
@@ -122,7 +122,7 @@ def test_errors_over_images_are_the_spread_over_repeated_draws(p):
 @pytest.mark.slow
 def test_errors_over_projections_are_the_spread_over_seeds():
     x, y = features(50), features(50, seed=1, shift=1.0)
-    scores = [SlicedReference.from_features([x], 1, 30, seed).score(y) for seed in range(300)]
+    scores = [SlicedReference.from_features([x], 1, 30, seed).score(y) for seed in range(150)]
     found = np.mean([score.error_parts["projections"]["all"] for score in scores])
     assert found == pytest.approx(np.std([score.values["all"] for score in scores]), rel=0.15)
 

@@ -5,6 +5,8 @@ from fedgen.scores import FrechetReference, KernelReference, frechet_distance
 from fedgen.scores.aggregate import jackknife_variance, mean_variance
 from fedgen.statistics import Gaussian, pool, summarize
 
+DRAWS = 100
+
 
 def draw(count: int, seed: int, scale: float = 1.0, shift: float = 0.0, dim: int = 4) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
@@ -57,8 +59,8 @@ def test_kid_errors_are_the_jackknife_exactly(estimator: str, weights: list[floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]])
-def test_fid_errors_are_close_to_the_jackknife(weights: list[float]) -> None:
+def test_fid_errors_are_close_to_the_jackknife() -> None:
+    weights = [0.1, 0.8, 0.1]
     clients, generated = [draw(90, 1), draw(60, 2, 2, 1), draw(120, 3, 0.5)], draw(150, 4, 1.5)
     parts = FrechetReference.from_features(clients, weights).score(generated).error_parts
     plain = jackknife_by_recomputing(FrechetReference.from_features, clients, weights, generated)
@@ -130,12 +132,12 @@ def test_fid_intervals_cover_the_truth() -> None:
         return draws * torch.tensor(variances).double().sqrt() + mean
 
     covered = dict.fromkeys(exact, 0)
-    for _ in range(200):
+    for _ in range(DRAWS):
         clients = [sample(300, 0.0, spreads[0]), sample(400, 1.0, spreads[1])]
         score = FrechetReference.from_features(clients, "uniform").score(sample(500, 0.3, [3.0, 1.0, 0.2]))
         for key in exact:
             covered[key] += abs(score.values[key] - exact[key]) < 1.96 * score.errors[key]
-    assert all(0.90 <= count / 200 <= 0.99 for count in covered.values()), covered
+    assert all(0.90 <= count / DRAWS <= 0.99 for count in covered.values()), covered
 
 
 def test_fid_errors_of_equal_distributions_are_on_the_large_side() -> None:
@@ -149,7 +151,7 @@ def test_kid_intervals_cover_the_truth() -> None:
     exact = {"all": 0.75 * (3.0 - 2) ** 2, "avg": 0.75 + 3.875}
     generator = torch.Generator().manual_seed(1)
     covered = dict.fromkeys(exact, 0)
-    for _ in range(200):
+    for _ in range(DRAWS):
         clients = [
             torch.randn(250, 2, generator=generator, dtype=torch.float64) + torch.tensor([s, 0.0]) for s in (-1, 1)
         ]
@@ -157,7 +159,7 @@ def test_kid_intervals_cover_the_truth() -> None:
         score = KernelReference.from_features(clients).score(generated)
         for key in exact:
             covered[key] += abs(score.values[key] - exact[key]) < 1.96 * score.errors[key]
-    assert all(0.90 <= count / 200 <= 0.99 for count in covered.values()), covered
+    assert all(0.90 <= count / DRAWS <= 0.99 for count in covered.values()), covered
 
 
 @pytest.mark.parametrize("reference_of", [FrechetReference.from_features, KernelReference.from_features])

@@ -22,7 +22,7 @@ def shift(dim, length):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dim", "length"), [(1, 2.0), (16, 2.0), (16, 0.5)])
+@pytest.mark.parametrize(("dim", "length"), [(1, 2.0), (16, 0.5)])
 def test_groupsort_is_within_a_few_percent_of_a_mean_shift_of_the_same_images(dim, length):
     x = normal(500, dim, 0)
     value, _ = wasserstein_critic(x + shift(dim, length), x, CriticOptions(hidden=32, held_out=0))
@@ -31,33 +31,28 @@ def test_groupsort_is_within_a_few_percent_of_a_mean_shift_of_the_same_images(di
 
 @pytest.mark.slow
 def test_groupsort_stays_below_a_mean_shift_on_images_that_it_never_saw():
-    values = [
-        wasserstein_critic(
-            normal(1500, 8, seed) + shift(8, 2.0), normal(1500, 8, seed + 50), CriticOptions(hidden=32, seed=seed)
-        )
-        for seed in range(3)
-    ]
-    mean, error = np.mean([v for v, _ in values]), np.mean([e for _, e in values]) / 3**0.5
-    assert 1.85 < mean < 2.0 + 3 * error
+    x, y = normal(1500, 8, 0) + shift(8, 2.0), normal(1500, 8, 50)
+    value, error = wasserstein_critic(x, y, CriticOptions(hidden=32))
+    assert 1.85 < value < 2.0 + 3 * error
 
 
 @pytest.mark.slow
 def test_on_the_images_of_its_training_a_critic_overshoots_the_populations_distance():
     x, y = normal(60, 64, 0), normal(60, 64, 1)
-    seen, _ = wasserstein_critic(x, y, CriticOptions(held_out=0, hidden=32, max_steps=300))
-    unseen, error = wasserstein_critic(x, y, CriticOptions(hidden=32, max_steps=300))
+    seen, _ = wasserstein_critic(x, y, CriticOptions(held_out=0, hidden=32, max_steps=150))
+    unseen, error = wasserstein_critic(x, y, CriticOptions(hidden=32, max_steps=150))
     assert seen > 1  # the distributions are one
     assert abs(unseen) < 4 * error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last_activation", [True, False])
-def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal(last_activation):
+def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal():
     points = torch.zeros(40, 1)
     spread = torch.cat([torch.ones(20, 1), -torch.ones(20, 1)])  # W1 = 1, by f = |x|
-    relu = CriticOptions(network="relu", last_activation=last_activation, held_out=0, hidden=16)
-    value, _ = wasserstein_critic(spread, points, relu)
-    assert 0.45 < value < 0.5001
+    for last_activation in (True, False):
+        relu = CriticOptions(network="relu", last_activation=last_activation, held_out=0, hidden=16)
+        value, _ = wasserstein_critic(spread, points, relu)
+        assert 0.45 < value < 0.5001
     value, _ = wasserstein_critic(spread, points, CriticOptions(held_out=0, hidden=16))
     assert 0.9 < value < 1.0001
 
@@ -66,7 +61,7 @@ def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal(
 def test_relu_is_biased_low_on_a_radial_shift_and_groupsort_much_less():
     x, y = normal(2000, 2, 0, scale=2.0)[:1000], normal(2000, 2, 1)[:1000]
     expected = math.sqrt(math.pi / 2)
-    groupsort, error = wasserstein_critic(x, y)
+    groupsort, error = wasserstein_critic(x, y, CriticOptions(hidden=32))
     relu, _ = wasserstein_critic(x, y, CriticOptions(network="relu", last_activation=True, hidden=16))
     assert 0.85 * expected < groupsort < expected + 3 * error
     assert 0.3 * expected < relu < 0.6 * expected
@@ -96,14 +91,12 @@ def test_a_reference_scores_each_client_and_the_pool():
     expected = pytest.approx(float(score.per_client[0]), rel=1e-12)
     assert (alone.values["all"], alone.values["avg"]) == (expected, expected)
     assert alone.errors["all"] == pytest.approx(float(score.client_errors[0]))
-    again = WassersteinReference.from_features(parts, SHORT).score(normal(100, 3, 3) + 1)
-    assert again.values == score.values
 
 
 @pytest.mark.slow
 def test_opposite_shifts_cancel_in_the_pool_alone():
     parts = [normal(400, 2, 1) + shift(2, 3.0), normal(400, 2, 2) - shift(2, 3.0)]
-    options = CriticOptions(hidden=32, max_steps=400)
+    options = CriticOptions(hidden=32, max_steps=120)
     pooled = WassersteinReference.from_features(parts, options).score(torch.cat([p.flip(0) for p in parts]))
     assert pooled.values["avg"] > 2.5
     assert pooled.values["all"] < 0.3

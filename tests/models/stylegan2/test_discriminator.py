@@ -71,29 +71,29 @@ def assert_gradients(network, expected, of_noise=GRADIENT_NORMS):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_main_phases_have_the_official_losses_and_gradients(case, channels_last):
-    generator = case.generator(channels_last=channels_last).train()
-    discriminator = case.discriminator(channels_last=channels_last).train()
-    expected = case.settings["param_grads"]
-    fake = generator.synthesize(generator.styles(case["in/z"], case.labels), "const")
-    logits = discriminator(fake, case.labels)
-    loss = F.softplus(-logits)
-    assert deviation(loss, case["loss/Gmain/G_loss"]) <= OUTPUTS
-    loss.mean().backward()
-    assert_gradients(generator, expected["Gmain"])
-    kept = generator.get_parameter("synthesis.b8.conv0.weight").grad[:4]
-    assert deviation(kept, case["loss/Gmain/grad_synthesis.b8.conv0.weight"]) <= GRADIENT_NORMS
+def test_main_phases_have_the_official_losses_and_gradients(case):
+    for channels_last in layouts(case, False):
+        generator = case.generator(channels_last=channels_last).train()
+        discriminator = case.discriminator(channels_last=channels_last).train()
+        expected = case.settings["param_grads"]
+        fake = generator.synthesize(generator.styles(case["in/z"], case.labels), "const")
+        logits = discriminator(fake, case.labels)
+        loss = F.softplus(-logits)
+        assert deviation(loss, case["loss/Gmain/G_loss"]) <= OUTPUTS
+        loss.mean().backward()
+        assert_gradients(generator, expected["Gmain"])
+        kept = generator.get_parameter("synthesis.b8.conv0.weight").grad[:4]
+        assert deviation(kept, case["loss/Gmain/grad_synthesis.b8.conv0.weight"]) <= GRADIENT_NORMS
 
-    discriminator.zero_grad()
-    on_fake = discriminator(fake.detach(), case.labels)
-    on_real = discriminator(case["in/real"], case.labels)
-    loss = F.softplus(on_fake) + F.softplus(-on_real)
-    assert deviation(loss, case["loss/Dmain/D_loss"]) <= OUTPUTS
-    loss.mean().backward()
-    assert_gradients(discriminator, expected["Dmain"])
-    kept = discriminator.get_parameter("b8.conv0.weight").grad[:4]
-    assert deviation(kept, case["loss/Dmain/grad_b8.conv0.weight"]) <= GRADIENT_NORMS
+        discriminator.zero_grad()
+        on_fake = discriminator(fake.detach(), case.labels)
+        on_real = discriminator(case["in/real"], case.labels)
+        loss = F.softplus(on_fake) + F.softplus(-on_real)
+        assert deviation(loss, case["loss/Dmain/D_loss"]) <= OUTPUTS
+        loss.mean().backward()
+        assert_gradients(discriminator, expected["Dmain"])
+        kept = discriminator.get_parameter("b8.conv0.weight").grad[:4]
+        assert deviation(kept, case["loss/Dmain/grad_b8.conv0.weight"]) <= GRADIENT_NORMS
 
 
 @pytest.mark.slow
@@ -110,24 +110,24 @@ def test_r1_differentiates_once_more_as_officially(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_path_lengths_differentiate_once_more_as_officially(case, channels_last):
-    # sums over maps that nearly cancel: 0.5 % off in float32 where torch 2.15 adds NCHW maps, 1e-5 in float64
-    bounds = {torch.float64: GRADIENT_NORMS} | ({torch.float32: 1e-2} if case.labels is None else {})
-    for dtype, of_noise in bounds.items():
-        network = case.generator(channels_last=channels_last).train().to(dtype)
-        half = len(case["in/z"]) // 2
-        labels = None if case.labels is None else case.labels[:half].to(dtype)
-        styles = network.styles(case["in/z"][:half].to(dtype), labels)
-        lengths = path_lengths(network.synthesize(styles, "const"), styles, case["in/pl_noise"].to(dtype))
-        mean = torch.tensor(0.25, dtype=dtype).lerp(lengths.mean(), 0.01)
-        penalty = (lengths - mean).square()
-        assert deviation(mean, case["loss/Greg/pl_mean_after"]) <= OUTPUTS
-        assert deviation(penalty, case["loss/Greg/pl_penalty"]) <= GRADIENT_NORMS
-        (2 * penalty).mean().backward()
-        assert_gradients(network, case.settings["param_grads"]["Greg"], of_noise)
-        kept = network.get_parameter("synthesis.b8.conv0.weight").grad[:4]
-        assert deviation(kept, case["loss/Greg/grad_synthesis.b8.conv0.weight"]) <= GRADIENT_NORMS
+def test_path_lengths_differentiate_once_more_as_officially(case):
+    for channels_last in layouts(case, True):
+        # sums over maps that nearly cancel: 0.5 % off in float32 where torch 2.15 adds NCHW maps, 1e-5 in float64
+        bounds = {torch.float64: GRADIENT_NORMS} | ({torch.float32: 1e-2} if case.labels is None else {})
+        for dtype, of_noise in bounds.items():
+            network = case.generator(channels_last=channels_last).train().to(dtype)
+            half = len(case["in/z"]) // 2
+            labels = None if case.labels is None else case.labels[:half].to(dtype)
+            styles = network.styles(case["in/z"][:half].to(dtype), labels)
+            lengths = path_lengths(network.synthesize(styles, "const"), styles, case["in/pl_noise"].to(dtype))
+            mean = torch.tensor(0.25, dtype=dtype).lerp(lengths.mean(), 0.01)
+            penalty = (lengths - mean).square()
+            assert deviation(mean, case["loss/Greg/pl_mean_after"]) <= OUTPUTS
+            assert deviation(penalty, case["loss/Greg/pl_penalty"]) <= GRADIENT_NORMS
+            (2 * penalty).mean().backward()
+            assert_gradients(network, case.settings["param_grads"]["Greg"], of_noise)
+            kept = network.get_parameter("synthesis.b8.conv0.weight").grad[:4]
+            assert deviation(kept, case["loss/Greg/grad_synthesis.b8.conv0.weight"]) <= GRADIENT_NORMS
 
 
 def test_slopes_of_a_plane_are_its_weights():

@@ -200,8 +200,8 @@ def test_gradients_are_cleaned_as_published():
 @pytest.mark.slow
 def test_over_clients_the_clock_is_a_clients_own():
     module = make(ema_kimg=0.02)
-    fit_clients(module, rounds=2)
-    assert float(module.clock.images) == 2 * 4 * 4  # rounds, iterations, images; not times three clients
+    fit_clients(module, rounds=2, interval=2)
+    assert float(module.clock.images) == 2 * 2 * 4  # rounds, iterations, images; not times three clients
 
 
 @pytest.mark.parametrize("network", [{}, {"frozen_layers": 2}], ids=["trained", "frozen below"])
@@ -260,9 +260,9 @@ def test_resumes_to_the_bit(tmp_path, federated):
 
     def train(epochs, ckpt_path=None):
         module = make(augment=AdaptiveAugment("bg", kimg=0.05, p=0.2), num_classes=3)
+        data = clients(count=2)
         if federated:
-            return module, fit_clients(module, rounds=epochs, data=clients(count=2), ckpt_path=ckpt_path)
-        data = clients()
+            return module, fit_clients(module, rounds=epochs, data=data, ckpt_path=ckpt_path)
         trainer = quiet_trainer(epochs)
         trainer.fit(module, data, ckpt_path=ckpt_path)
         return module, trainer

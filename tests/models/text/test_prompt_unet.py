@@ -1,5 +1,6 @@
 """A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
 
+import copy
 import shutil
 import sys
 from fnmatch import fnmatch
@@ -71,9 +72,14 @@ def pipeline(tmp_path_factory):
 KINDS = {DDPM: {"schedule": SCHEDULE}, EDM: {}, FlowMatching: {}}
 
 
+@cache
+def read(place):
+    return PromptUNet(PROMPTS, place)
+
+
 def make(pipeline, kind=DDPM, **options):
+    network = copy.deepcopy(read(str(pipeline)))
     torch.manual_seed(0)
-    network = PromptUNet(PROMPTS, str(pipeline))
     return kind(network, **KINDS[kind], autoencoder=str(pipeline), **options)
 
 
@@ -159,9 +165,10 @@ def test_without_labels_the_empty_prompt_is_asked_for(pipeline):
 
 
 def train(model, folder, rounds=1, ckpt_path=None):
+    """Trains over three clients of a class each, one of them a round for two iterations."""
     images = torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8, generator=seeded())
     examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("cat", "dog", "bee"))
-    trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0), default_root_dir=folder)
+    trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0, cohort_size=1), default_root_dir=folder)
     trainer.fit(
         model, FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0), ckpt_path=ckpt_path
     )
@@ -232,7 +239,7 @@ def test_the_recipe_names_the_folder_that_it_wants_and_with_it_trains_adapters(p
         for kind, images in zip(("cat", "dog"), theirs):
             for number, image in enumerate(images):
                 save_png(tmp_path / "photographs" / owner / kind / f"{number}.png", image)
-    evaluation = {"embeddings": ["pixels"], "num_images": 4}
+    evaluation = {"embeddings": ["pixels"], "num_images": 4, "report": False, "page": False}
     callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}]
     trainer = {"accelerator": "cpu", "precision": "32-true", "max_epochs": 1, "callbacks": callbacks}
     Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": trainer}))

@@ -24,8 +24,8 @@ def records(clients, scores=("fid", "kid"), **options):
 def test_the_figure_has_a_panel_a_score_and_grows_with_the_clients(tmp_path):
     both = size(draw_clients(records(5), tmp_path / "both.png"))
     one = size(draw_clients(records(5, ["fid"]), tmp_path / "one.png"))
-    many = size(draw_clients(records(40), tmp_path / "many.png"))
-    crowd = size(draw_clients(records(500), tmp_path / "crowd.png"))
+    many = size(draw_clients(records(40, ["fid"]), tmp_path / "many.png"))
+    crowd = size(draw_clients(records(500, ["fid"]), tmp_path / "crowd.png"))
     assert both[0] > one[0]
     assert both[1] == one[1] < many[1] == crowd[1]
 
@@ -89,11 +89,12 @@ def test_scores_without_errors_can_be_drawn(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["$a^{$", "日本", "caf\udce9"])
-def test_any_name_can_be_drawn_as_it_is(tmp_path, name):
-    figure = draw_clients(records(1, client_names=[name]), tmp_path / "a.png")
-    plain = draw_clients(records(1, client_names=["x"]), tmp_path / "b.png")
-    assert figure.read_bytes() != plain.read_bytes()
+def test_any_name_can_be_drawn_as_it_is(tmp_path):
+    names = ["x", "$a^{$", "日本", "caf\udce9"]
+    figures = [
+        draw_clients(records(1, ["fid"], client_names=[name]), tmp_path / "a.png").read_bytes() for name in names
+    ]
+    assert len(set(figures)) == len(names)
 
 
 def test_records_without_clients_are_an_error(tmp_path):

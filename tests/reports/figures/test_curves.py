@@ -39,6 +39,7 @@ def test_nothing_to_draw_is_an_error(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_values_that_are_not_finite_are_left_out(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
@@ -57,6 +58,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
@@ -72,6 +74,7 @@ def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_marks_and_sampling_settings_are_explained_above_the_panels(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -86,6 +89,7 @@ def test_marks_and_sampling_settings_are_explained_above_the_panels(tmp_path, mo
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_the_axes_of_marked_scores_are_marked(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
@@ -112,6 +116,7 @@ def test_the_name_of_a_point_stands_where_no_other_point_is(at, points, side):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_the_legend_explains_the_bands(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
