@@ -91,6 +91,8 @@ def test_a_reference_scores_each_client_and_the_pool():
     expected = pytest.approx(float(score.per_client[0]), rel=1e-12)
     assert (alone.values["all"], alone.values["avg"]) == (expected, expected)
     assert alone.errors["all"] == pytest.approx(float(score.client_errors[0]))
+    again = WassersteinReference.from_features(parts[:1], SHORT).score(normal(100, 3, 3) + 1)
+    assert again.values == alone.values
 
 
 @pytest.mark.slow
