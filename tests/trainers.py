@@ -1,10 +1,13 @@
 """A Lightning Trainer for tests, and the end of scripts that train."""
 
+import gc
 import os
 import sys
 from typing import Any, NoReturn
 
 import lightning as L
+
+gc.freeze()  # a script's forks look for no garbage in what was imported, as each would at its end, too
 
 
 def quiet_trainer(rounds: int = 1, **options: Any) -> L.Trainer:

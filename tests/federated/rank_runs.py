@@ -9,7 +9,6 @@ say. The variable `SCRIPT_ON` says whether processes are on CPUs or on a GPU eac
 """
 
 import copy
-import gc
 import os
 import signal
 import sys
@@ -47,7 +46,6 @@ from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from tests.trainers import leave, quiet_trainer
 
-gc.freeze()  # no fork looks for garbage in what is imported here, as it would at its end, too
 SIZES = (3, 11, 6, 20, 9)
 SCRIPT_ON = "RANK_RUNS_ON"  # variable: "cpu", or "cuda" with names of configurations behind it
 ROUNDS = 3
