@@ -119,13 +119,12 @@ def test_results_are_the_uncompiled_ones_to_the_bit_where_the_backend_changes_no
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_results_are_the_uncompiled_ones_to_rounding(backend):
+def test_results_are_the_uncompiled_ones_to_rounding():
     plain, compiled = made(Automatic, "SGD"), made(Automatic, "SGD")
     for module in (plain, compiled):
         module.net[3].p = 0.0  # compiled code draws its own
     fit(plain)
-    fit(compiled, [CompileSteps(backend=backend)])
+    fit(compiled, [CompileSteps(backend="inductor")])
     for name, value in weights(plain).items():
         torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-4, atol=1e-5)
 
@@ -316,6 +315,6 @@ def test_the_kits_own_setting_is_not_compiled_anew_by_turns_either(monkeypatch):
     watch = Programs(backend)
     data = FederatedDataModule(pictures(), Natural(), 100, held_out=0.0, seed=1)
     unet = UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[])
-    fit(DDPM(unet, lr=1e-3, compile=True), [watch], 3, data)
+    fit(DDPM(unet, lr=1e-3, compile=True), [watch], 2, data)
     assert watch.seen[0] > 0
-    assert watch.seen[3:] == [watch.seen[2]] * 6  # clients of three sizes of batch
+    assert watch.seen[3:] == [watch.seen[2]] * 3  # clients of three sizes of batch

@@ -36,7 +36,13 @@ def recipe_of(folder, embedding="pixels", **options):
             "callbacks": [
                 {
                     "class_path": "fedgen.callbacks.FederatedEvaluation",
-                    "init_args": {"every_n_rounds": 1, "num_images": 50, "embeddings": [embedding], "grid": 4},
+                    "init_args": {
+                        "every_n_rounds": 1,
+                        "num_images": 50,
+                        "embeddings": [embedding],
+                        "grid": 4,
+                        "page": False,  # which takes as long as the training
+                    },
                 }
             ],
         },
@@ -139,6 +145,7 @@ def test_an_unconditional_model_is_refused_before_training(work, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_scores_that_a_loss_used_are_marked_from_training_to_selection(work, capsys):
     assert main(["fit", "--config", recipe_of(work, optimised_on=["pixels"])]) == 0
     shown = words(capsys)
@@ -207,19 +214,14 @@ def test_clients_that_never_train_are_scored_from_training_to_selection(work, ca
     assert main(["select", str(run), "--by", "unpart/fid_all"]) == 0
     assert "round=0000" in words(capsys)
 
-
-@pytest.mark.slow
-def test_a_stored_split_of_other_clients_is_refused(work, capsys):
-    path = three_way_recipe(work)
-    assert main(["fit", "--config", path]) == 0
-    split = work / "checkpoints/tiny/split.json"
-    split.write_text('{"version": 1, "participating": [{"client": 0}], "unparticipating": [], "left_out": []}')
-    capsys.readouterr()
-    assert main(["evaluate", str(split.parent), "pixels", "--num_images", "60"]) == 2
+    others = '{"version": 1, "participating": [{"client": 0}], "unparticipating": [], "left_out": []}'
+    (run / "split.json").write_text(others)
+    assert main(["evaluate", str(run), "pixels", "--num_images", "60"]) == 2
     assert "the split is one of 1 clients, and the partition gives 10" in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_an_embedding_of_ones_own_is_a_class_path_in_recipes_and_commands(work, capsys):
     own = "tests.embeddings.own.MyEmbedding"
     recipe = recipe_of(work, embedding={"class_path": own, "init_args": {"width": 5}})

@@ -77,30 +77,21 @@ def test_options_are_checked_before_training(options, message):
 
 
 @pytest.mark.slow
-def test_it_is_trained_on_first_use_and_found_again(tmp_path, monkeypatch, brief):
+def test_it_is_trained_on_first_use_and_found_again_and_is_its_seeds(tmp_path, monkeypatch, brief):
     monkeypatch.setenv("FEDGEN_CACHE", str(tmp_path / "cache"))
     first = load_embedding("classifier-mnist5k")
     assert weights_path().parent == tmp_path / "cache"
     assert 0.1 < written_accuracy(weights_path()) < 1
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match="FEDGEN_CACHE"):  # a folder that cannot be written costs no more
+        again = make_weights(0, tmp_path / "file" / "weights.safetensors")
+    trained = first.network.state_dict()
+    assert again.keys() == trained.keys()
+    assert all(torch.equal(again[name], value) for name, value in trained.items())
+    make_weights(1, other := tmp_path / "other.safetensors")
+    assert load_embedding("classifier-mnist5k", weights=other).fingerprint() != first.fingerprint()
     monkeypatch.setattr(classifiers, "make_weights", None)  # would fail if it were called
     assert load_embedding("classifier-mnist5k").fingerprint() == first.fingerprint()
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_fingerprint_and_another_another(tmp_path, brief):
-    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
-    for path, seed in zip(paths, (0, 0, 1)):
-        make_weights(seed, path)
-    first, second, other = (load_embedding("classifier-mnist5k", weights=path).fingerprint() for path in paths)
-    assert first == second != other
-
-
-@pytest.mark.slow
-def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, brief):
-    (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="FEDGEN_CACHE"):
-        state = make_weights(0, tmp_path / "file" / "weights.safetensors")
-    assert state["head.weight"].shape == (10, 128)
 
 
 def test_held_out_digits_are_apart_from_the_others():

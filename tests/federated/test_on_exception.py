@@ -66,9 +66,7 @@ def assert_goes_on(kind, folder, callback, ends=ValueError, **options):
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    first_quick(
-        [*((kind, one) for kind in (Automatic, TwoOptimizers) for one in SETTINGS), (SGD, "variates")], several=True
-    ),
+    first_quick([(Automatic, "reset"), *((TwoOptimizers, one) for one in SETTINGS), (SGD, "variates")], several=True),
 )
 def test_an_error_in_a_round_leaves_the_round_before(tmp_path, kind, settings):
     callback = Interrupts("on_train_batch_end", 2)
@@ -78,8 +76,7 @@ def test_an_error_in_a_round_leaves_the_round_before(tmp_path, kind, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("round", [0, 2])
-@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize(("kind", "round"), [(Automatic, 2), (Manual, 0)])
 def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
     class Interrupted(kind):
         stops = True

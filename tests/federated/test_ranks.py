@@ -8,10 +8,10 @@ import torch
 from fedgen.federated import Mean
 from fedgen.ranks import share_out
 from tests.federated.kit_rules import aggregators
-from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES, SPREAD
-from tests.launched import Imported, end, meeting, start
+from tests.federated.rank_runs import CONFIGURATIONS, NETWORKS, PROCESSES, ROUNDS, SIZES, rounds_of
+from tests.launched import Imported, end, meeting
 
-SCRIPT = "tests.federated.rank_runs"
+KEPT = ("personal", "scaffold", "ditto", "sparse")  # which keep something of each client, on its process
 # Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are the
 # gradients of a bias that shifts all critic scores, its last or that of a channel which is active on all images, and of
 # an attention's bias of keys, which softmax does not see.
@@ -21,25 +21,24 @@ LOOSE = {
     ("gan-server", "critic.body.1.bias"): 5e-4,
     ("gan-server", "critic.body.3.bias"): 2e-3,
     ("ddpm", "to_k.bias"): 5e-4,
-    ("flow", "to_k.bias"): 5e-4,
-    ("edm", "to_k.bias"): 5e-4,
     ("latent-flow", "to_k.bias"): 5e-4,
 }
 
 
 @pytest.fixture(scope="module")
 def script():
-    """The script, imported once: where the first of two processes is killed it is also started as users start one."""
-    return Imported(SCRIPT)
+    """The script, imported once."""
+    return Imported("tests.federated.rank_runs")
 
 
 @pytest.fixture(scope="module")
 def runs(script, tmp_path_factory):
-    """Folders of the results by number of processes, and what rank 0 said."""
+    """Folders of the results by number of processes."""
     root = tmp_path_factory.mktemp("ranks")
     found = {}
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
-        found[devices] = root / str(devices), end(script.start(devices, root / str(devices), ranks=devices))
+        found[devices] = root / str(devices)
+        end(script.start(devices, found[devices], ranks=devices))
     return found
 
 
@@ -58,15 +57,17 @@ def scored(script, tmp_path_factory):
 
 
 def read(runs, devices, name):
-    return torch.load(runs[devices][0] / f"{name}.pt", weights_only=True)
+    return torch.load(runs[devices] / f"{name}.pt", weights_only=True)
+
+
+def one_and_several(runs, name):
+    return [read(runs, devices, name) for devices in (1, PROCESSES[name])]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "devices"), [*((name, 2) for name in CONFIGURATIONS), *((name, 3) for name in SPREAD)]
-)
-def test_several_processes_train_the_model_of_one(runs, devices, name):
-    one, several = read(runs, 1, name), read(runs, devices, name)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_several_processes_train_the_model_of_one(runs, name):
+    one, several = one_and_several(runs, name)
     for key, value in one["weights"].items():
         loose = [bound for (run, tensor), bound in LOOSE.items() if run == name and key.endswith(tensor)]
         torch.testing.assert_close(several["weights"][key], value, rtol=0, atol=max(loose, default=5e-6))
@@ -75,10 +76,9 @@ def test_several_processes_train_the_model_of_one(runs, devices, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 3])
-def test_what_modules_keep_themselves_and_log_over_processes_is_that_of_one(runs, devices):
-    """Five clients on two or three processes: turns differ in number, so nothing may be exchanged within them."""
-    one, several = (read(runs, number, "stateful") for number in (1, devices))
+def test_what_modules_keep_themselves_and_log_over_processes_is_that_of_one(runs):
+    """Five clients on three processes: turns differ in number, so nothing may be exchanged within them."""
+    one, several = one_and_several(runs, "stateful")
     assert several["clients"]["outside"] == one["clients"]["outside"] == {"values": {"steps": 12}, "personal": {}}
     assert bool(several["weights"]["initialised"])
     assert several["clients"]["exchange"] == one["clients"]["exchange"]
@@ -87,44 +87,36 @@ def test_what_modules_keep_themselves_and_log_over_processes_is_that_of_one(runs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 3])
-def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
-    one, several = (read(runs, number, "personal")["clients"] for number in (1, devices))
+def test_a_checkpoint_holds_every_ranks_clients(runs):
+    one, several = (found["clients"] for found in one_and_several(runs, "personal"))
     assert sorted(several["personal"]) == [0, 1, 2, 3, 4]
     assert sorted(several["local"]["clients"]) == [0, 1, 2, 3, 4]
     for client, tensors in one["personal"].items():
         for name, tensor in tensors.items():
             torch.testing.assert_close(several["personal"][client][name], tensor, rtol=0, atol=2e-6)
     for run in ("scaffold", "ditto"):
-        one, several = (read(runs, number, run)["clients"]["algorithm"] for number in (1, devices))
+        one, several = (found["clients"]["algorithm"] for found in one_and_several(runs, run))
         assert several["clients"].keys() == one["clients"].keys()
         for client, variates in one["clients"].items():
             for name, variate in variates.items():
                 torch.testing.assert_close(several["clients"][client][name], variate, rtol=0, atol=2e-6)
-    one, several = (read(runs, number, "sparse")["clients"]["compression"]["clients"] for number in (1, devices))
+    one, several = (found["clients"]["compression"]["clients"] for found in one_and_several(runs, "sparse"))
     assert several.keys() == one.keys()
     for client, kept in one.items():
         for name, error in kept["errors"].items():
             torch.testing.assert_close(several[client]["errors"][name], error, rtol=0, atol=2e-6)
 
 
-ONE_SUM = ("sgd", "adam", "personal", "fails")
-NETWORKS = ("ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sgd", "adam", "personal", "fails", "uniform", *NETWORKS])
+def test_a_round_is_one_sum_over_processes_and_its_turns_wait_for_nobody(runs, name):
+    one, several = one_and_several(runs, name)
+    assert (one["sums"], several["sums"]) == (0, rounds_of(name))
+    assert one["broadcasts"] == several["broadcasts"] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "devices"),
-    [*((n, d) for n in ONE_SUM for d in (1, 2, 3)), *((n, d) for n in ("uniform", *NETWORKS) for d in (1, 2))],
-)
-def test_a_round_is_one_sum_over_processes_and_its_turns_wait_for_nobody(runs, devices, name):
-    found = read(runs, devices, name)
-    assert found["sums"] == (ROUNDS if devices > 1 else 0)
-    assert found["broadcasts"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("devices", [1, 3])
 def test_clients_are_dealt_by_their_examples_and_what_is_kept_of_them_is_on_one_process(runs, devices):
     dealt = share_out(SIZES, devices)
     trained, *_ = zip(*read(runs, devices, "sgd")["held"])
@@ -134,14 +126,16 @@ def test_clients_are_dealt_by_their_examples_and_what_is_kept_of_them_is_on_one_
 
 @pytest.mark.slow
 def test_a_client_that_fails_on_another_rank_is_named_on_the_first(runs):
-    found = read(runs, 2, "fails")["left_out"]
+    found = read(runs, 3, "fails")["left_out"]
     assert found == [{"round": 1, "client": 1, "name": "b", "reason": "RuntimeError: this client's turn fails"}]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after", "names"), [(2, 1, RESUMED), (1, 2, RESUMED[::2]), (2, 3, RESUMED[1::2])])
+@pytest.mark.parametrize(
+    ("before", "after", "names"), [(3, 1, KEPT), (1, 2, KEPT), (2, 3, ("continuing", "adam-average"))]
+)
 def test_a_checkpoint_goes_on_on_another_number_of_processes(script, runs, before, after, names, tmp_path):
-    end(script.start(after, tmp_path, runs[before][0], "round=00000.ckpt", *names, ranks=after))
+    end(script.start(after, tmp_path, runs[before], "round=00000.ckpt", *names, ranks=after))
     for name in names:
         straight = read(runs, 1, name)["weights"]
         resumed = torch.load(tmp_path / f"{name}.pt", weights_only=True)["weights"]
@@ -159,15 +153,11 @@ def dies(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rank", "sent", "by"), [(0, "SIGKILL", "command"), (1, "SIGKILL", "torchrun"), (1, "SIGTERM", "Lightning")]
+    ("rank", "sent", "by"), [(0, "SIGKILL", "Lightning"), (1, "SIGKILL", "torchrun"), (1, "SIGTERM", "Lightning")]
 )
 def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(script, runs, rank, sent, by, tmp_path):
     """Whether Lightning has started the other process, which is its child then, or each was started as by torchrun."""
-    asked = "dies", tmp_path, rank, sent
-    if by == "command":
-        dies(start(SCRIPT, *asked))
-    else:
-        dies(script.start(*asked, ranks=2, launches=by == "Lightning"))
+    dies(script.start("dies", tmp_path, rank, sent, ranks=2, launches=by == "Lightning"))
     end(script.start(1, tmp_path / "alone", tmp_path, "last.ckpt", "personal"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]

@@ -94,6 +94,7 @@ def work_forked(_: int, folder: str) -> None:
     work(int(child == 0), folder)
     if child:
         assert os.waitpid(child, 0)[1] == 0
+    os._exit(0)  # without Python's end, which clears for seconds what was imported
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import copy
 import errno
 import io
-import json
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import warnings
 from argparse import Namespace
 from pathlib import Path
 
@@ -25,9 +24,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
 from fedgen.io.files import require_writable
+from fedgen.models import WGANGP
 from fedgen.recipe.recipe_files import PARTS, WRITTEN
 from fedgen.training.fit import LOCK, apply_control, only_run
-from tests.launched import Imported, end, environment
+from tests.launched import environment, fork_ranks, in_fork
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = Path("checkpoints/tiny")
@@ -168,7 +168,8 @@ def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe,
     assert fit(recipe, "--trainer.max_epochs", "1", "--trainer.default_root_dir", "other") == 0
     assert "fedgen fit other/recipe.yaml --local_only" in capsys.readouterr().out
     assert main(["fit", "other/recipe.yaml", "--local_only"]) == 0
-    assert read_records(Path("other-local_only/scores.jsonl"))
+    records = read_records(Path("other-local_only/scores.jsonl"))
+    assert {r.note for r in records if r.is_model and r.score == "kid"} == {"mixture of local models"}
     out = capsys.readouterr().out
     assert "Last checkpoints by kid_all: local only" in " ".join(out.split())
 
@@ -253,6 +254,7 @@ def test_a_transform_by_its_class_path_is_kept_and_the_folder_can_be_scored_and_
     affine = {"class_path": "torchvision.transforms.v2.RandomAffine", "init_args": {"degrees": 5}}
     other["data"]["init_args"]["data"] = {"class_path": "own_data.Augmented", "init_args": {"transform": affine}}
     recipe.write_text(yaml.safe_dump(other))
+    change(recipe, max_epochs=1)
     assert fit(recipe) == 0
     kept = yaml.safe_load(Path("checkpoints/tiny/recipe.yaml").read_text())
     assert kept["data"]["init_args"]["data"]["init_args"]["transform"]["init_args"]["degrees"] == 5
@@ -381,14 +383,14 @@ def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, run, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control", ["local_only", "centralised"])
-def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
-    assert fit(recipe, f"--{control}") == 0
-    records = Run(f"checkpoints/tiny-{control}").records
+def test_a_control_is_one_flag_and_has_its_own_folder(recipe):
+    """So is the other one, which the test of commands for controls trains."""
+    assert fit(recipe, "--centralised") == 0
+    records = Run("checkpoints/tiny-centralised").records
     assert {record.round for record in records if record.generator == "model"} == {0, 1}
     assert not Path("checkpoints/tiny").exists()
     notes = {record.note for record in records if record.generator == "model" and record.score == "kid"}
-    assert notes == ({"mixture of local models"} if control == "local_only" else {""})
+    assert notes == {""}
 
 
 def test_both_controls_at_once_are_refused(recipe, capsys):
@@ -717,58 +719,51 @@ def test_shipped_recipes_are_what_the_command_takes(path, capsys, monkeypatch):
     assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
-@pytest.fixture
-def script():
-    """`fedgen fit` in forks of a process that has imported all of it."""
-    return Imported("tests.training.fit_command")
+def fit_in_forks(recipe, log, *options, ranks=1, sent=None):
+    """`fedgen fit` in as many forks of this process; its status and output.
 
+    Args:
+        recipe: for the command.
+        log: file for the output.
+        options: of the command.
+        ranks: its processes.
+        sent: a signal that the process gets in the turn of a client of the second round.
+    """
 
-def begin(script, recipe, folder, rounds, *options, ranks=1):
-    run = ["--config", recipe, "--trainer.default_root_dir", folder, "--trainer.max_epochs", rounds]
-    return script.start("fit", *run, *options, ranks=ranks)
+    def work():
+        warnings.simplefilter("default")  # which pytest made errors
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs in the background ignore
+        fork_ranks(ranks, launches=False)
+        plain = WGANGP.training_step
 
+        def step(self, batch, batch_idx):
+            if sent and self.current_epoch == 1 and batch_idx == 3:
+                os.kill(os.getpid(), sent)
+            return plain(self, batch, batch_idx)
 
-def stop_in_training(script, recipe, folder, rounds, how):
-    """Starts a run in a folder and sends it a signal when it has trained a further round; its output and status."""
-    before, process = set(folder.glob("round=*.ckpt")), begin(script, recipe, folder, rounds)
-    number, latest = process.number(), time.monotonic() + 180  # as on a busy machine
-    while not set(folder.glob("round=*.ckpt")) > before and time.monotonic() < latest:
-        if not Path(f"/proc/{number}").exists():
-            break
-        time.sleep(0.05)
-    else:
-        os.kill(number, how)
-    out, _ = process.communicate(timeout=300)  # a signal within a logger's flush makes it wait for its writer
-    return out, process.returncode
+        WGANGP.training_step = step
+        return fit(recipe, *options)
 
-
-def scores(folder):
-    records = read_records(folder / "scores.jsonl")
-    return sorted(json.dumps([r.round, r.split, r.name, r.generator, r.value]) for r in records)
+    with open(log, "wb") as output:
+        status = in_fork(work, output.fileno())
+    return status, log.read_text()
 
 
 @pytest.mark.slow
-def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, script, tmp_path):
-    """Interrupted, terminated and killed, each after some rounds more, then left alone: same weights, same score table;
-    whoever waits for the command is told that it did not finish."""
-    change(recipe, [judge(page=False, report=False)])
-    rounds, whole, broken = 16, tmp_path / "whole", tmp_path / "broken"
-    undisturbed = begin(script, recipe, whole, rounds)
-    out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGINT)
-    assert "the same command resumes after round" in out, (status, out[-3000:])
-    assert status == 130
-    out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGTERM)
-    if "still busy: it is killed" not in out:  # as after eight seconds on a machine with much else to do
-        assert "the same command resumes after round" in out, (status, out[-3000:])
-    assert status == 143
-    _, status = stop_in_training(script, recipe, broken, rounds, signal.SIGKILL)
-    assert status == -signal.SIGKILL
-    assert "Resuming" in end(begin(script, recipe, broken, rounds))
-    end(undisturbed)
-    states = [torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in (whole, broken)]
+def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, trained, tmp_path, capsys):
+    """Interrupted, terminated and killed in a round, then left alone: same weights, same score table; whoever waits
+    for the command is told that it did not finish. Kills at other moments are in tests/test_kills.py."""
+    for sent, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
+        found, said = fit_in_forks(recipe, tmp_path / "log", sent=sent)
+        assert found == status, said[-3000:]
+        assert ("the same command resumes after round 0 (1 done)" in said) == (sent != signal.SIGKILL), said[-3000:]
+        assert {path.name for path in RUN.glob("*.ckpt")} == {"last.ckpt", "round=00000.ckpt"}
+    assert fit(recipe) == 0
+    assert "Resuming checkpoints/tiny after round 0 (1 done)." in capsys.readouterr().out
+    states = [torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in (trained, RUN)]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-    assert scores(whole) == scores(broken)
+    assert (RUN / "scores.jsonl").read_bytes() == (trained / "scores.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -786,7 +781,8 @@ def test_the_samplers_settings_that_recipes_tell_of_are_options(capsys, recipe, 
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_one_of_them_speaks(recipe, trained, script, tmp_path):
+def test_two_processes_train_and_one_of_them_speaks(recipe, trained, tmp_path):
+    """As users start them, the second by Lightning."""
     folder = tmp_path / "two"
     command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
     command += ["--trainer.devices", "2", "--trainer.default_root_dir", str(folder)]
@@ -797,7 +793,6 @@ def test_two_processes_train_and_one_of_them_speaks(recipe, trained, script, tmp
     assert one.keys() == two.keys()
     for key, value in one.items():
         assert two[key] == pytest.approx(value, rel=0.05, abs=1e-3), key  # Adam makes rounding larger
-    alone = begin(script, recipe, tmp_path / "alone", 1, "--local_only", "--trainer.devices", 2, ranks=2)
-    said, _ = alone.communicate(timeout=300)
-    assert alone.returncode == 2
+    status, said = fit_in_forks(recipe, tmp_path / "log", "--local_only", "--trainer.devices", "2", ranks=2)
+    assert status == 2
     assert "clients that train alone are on 2 processes" in said

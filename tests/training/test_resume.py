@@ -31,7 +31,6 @@ def trained(tmp_path_factory):
     path = Path(recipe_of(folder))
     recipe = yaml.safe_load(path.read_text())
     recipe["trainer"] |= {"max_epochs": 4, "logger": True}
-    recipe["trainer"]["callbacks"][0]["init_args"]["page"] = False
     path.write_text(yaml.safe_dump(recipe))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -331,9 +331,9 @@ MODELS = {
 def test_models_of_the_kit_train_as_one_by_one(name):
     """Weights with their moving averages, clients' Adams, logged losses, learning rates."""
     data = FederatedDataModule(Digits(), IID(100), batch_size=16, seed=0, held_out=0.0)
-    one, many = both(seeded(MODELS[name]), data=data, cohort_size=5, optimizer_state="keep", rounds=3)
+    one, many = both(seeded(MODELS[name]), data=data, cohort_size=5, optimizer_state="keep", rounds=2)
     assert at_once(many).reason is None
-    assert at_once(many).counts[1] >= 12
+    assert at_once(many).counts[1] >= 7
     assert farthest(one, many) < EXACT
 
 
