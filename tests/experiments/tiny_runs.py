@@ -84,10 +84,10 @@ def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
     recipe["data"]["init_args"] |= {"seed": int(given["--data.init_args.seed"]), **own}
     training.place.mkdir(parents=True)
     (training.place / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
+    with isolated():
+        torch.manual_seed(1000 * training.seed)
+        model, _ = rebuild(training.place)
     for round in rounds:
-        with isolated():
-            torch.manual_seed(1000 * training.seed + round)
-            model, _ = rebuild(training.place)
         draws = torch.Generator().manual_seed(1000 * training.seed + round)
         state = {
             name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value

@@ -76,9 +76,9 @@ def with_its_settings(run):
     (run.folder / RECIPE).write_text(yaml.safe_dump(recipe))
     rounds = recipe["trainer"]["max_epochs"]
     every = recipe["trainer"]["callbacks"][0]["init_args"]["every_n_rounds"]
+    torch.manual_seed(100 * run.seed)
+    model, _ = rebuild(run.folder)
     for done in range(every, rounds + 1, every):
-        torch.manual_seed(100 * run.seed + done)
-        model, _ = rebuild(run.folder)
         state = {
             name: value + 0.01 * torch.randn_like(value) if value.is_floating_point() else value
             for name, value in model.state_dict().items()
