@@ -134,8 +134,9 @@ def tiny_server(monkeypatch):
                 f"server/{name}/{number}.png",
                 torch.randint(least, least + 120, (1, 8, 8), generator=draws, dtype=torch.uint8),
             )
-    options = ["--iterations", "1", "--network", str(write_network()), "--server_data", "server", "--centres", "[1,2,3]", "--clients", "3"]
-    return [*options, "--embedding", "pixels", "--judge", "classifier-mnist5k", "--recipes", str(RECIPES)]
+    options = ["--network", str(write_network()), "--server_data", "server", "--centres", "[1,2,3]", "--clients", "3"]
+    options += ["--iterations", "1", "--embedding", "pixels", "--judge", "classifier-mnist5k"]
+    return [*options, "--recipes", str(RECIPES)]
 
 
 def check_mmd2(numbers, folder, printed):
