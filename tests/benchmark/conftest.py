@@ -5,6 +5,7 @@ import pytest
 from fedgen.benchmark.suite import DATA
 from fedgen.experiments.engine import trainings
 from tests.benchmark.few_images import FEW
+from tests.experiments.tiny_runs import train_in_forks
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,8 @@ def few_images():
 
 @pytest.fixture(scope="module")
 def forked():
-    """Runs in forks, where `fedgen benchmark` starts processes that import all; costs are of the fork."""
+    """Runs in forks of this process, where `fedgen benchmark` starts processes that import all; costs are of these."""
     with pytest.MonkeyPatch.context() as changed:
+        train_in_forks(changed)
         changed.setattr(trainings, "run_new_fit", trainings.run_fit)
         yield

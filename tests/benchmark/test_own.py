@@ -135,7 +135,6 @@ def test_what_cannot_be_entered_is_refused(path, said):
 @pytest.mark.usefixtures("forked")
 def test_the_pages_generator_is_trained_scored_and_ranked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
     shorten(monkeypatch)
-    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.PixelNormals"]) == 0
     folder = Path("checkpoints/benchmark-tiny")
     entry = read_entry(folder / "entries" / "digits-by-class-my_kit.PixelNormals-fedavg.json")
@@ -210,7 +209,6 @@ def test_an_entry_of_a_data_set_that_says_nothing_of_its_images_is_refused(tmp_p
 def test_the_pages_data_set_is_trained_scored_and_checked_by_its_two_commands(kit, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fedgen.benchmark.own.MOST_IMAGES", 60)  # instead of 359
     shorten(monkeypatch, seeds=(0,))
-    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     task = "my_kit.FewDigits/by-class"
     cell = f"{task}/wgan-gp/fedavg"
     assert main(["benchmark", "run", "tiny", "--entry", "my_kit.FewDigits", "--cells", cell]) == 0

@@ -21,7 +21,6 @@ from fedgen.experiments.engine.trainings import Training
 from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records
 from tests.benchmark.few_images import shorten
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("few_images")
 
 
@@ -107,7 +106,6 @@ def whole(tmp_path_factory, few_images, forked):
     with pytest.MonkeyPatch.context() as changed:
         shorten(changed)
         changed.chdir(folder)
-        changed.setenv("PYTHONPATH", str(ROOT))
         assert main(["benchmark", "run", "tiny", "--output", "results"]) == 0
     return folder / "results"
 
@@ -121,7 +119,6 @@ def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(whole, tmp
         copy(path, tmp_path / "results" / "runs" / path.name)
     shorten(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = ["benchmark", "run", "tiny", "--output", "results", "--cells", FEDERATED]
     if not (suite := os.fork()):
         os.setsid()

@@ -1,6 +1,8 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
 import warnings
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -50,9 +52,13 @@ def fit(arguments: list[str], output) -> int:
     return in_fork(train, output.fileno())
 
 
+looked_at = cache(look_at_classes)
+
+
 def train_in_forks(monkeypatch) -> None:
     """Trainings are forks of this process from here on, which has imported and looked up what each would."""
-    look_at_classes(ROOT / "recipes/quickstart.yaml")
+    looked_at(ROOT / "recipes/quickstart.yaml")
+    import_module("omegaconf")  # by Lightning, as it writes a checkpoint
     monkeypatch.setattr(trainings, "run_fit", fit)
 
 
@@ -84,10 +90,10 @@ def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
     recipe["data"]["init_args"] |= {"seed": int(given["--data.init_args.seed"]), **own}
     training.place.mkdir(parents=True)
     (training.place / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
+    with isolated():
+        torch.manual_seed(1000 * training.seed)
+        model, _ = rebuild(training.place)
     for round in rounds:
-        with isolated():
-            torch.manual_seed(1000 * training.seed + round)
-            model, _ = rebuild(training.place)
         draws = torch.Generator().manual_seed(1000 * training.seed + round)
         state = {
             name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value

@@ -184,12 +184,16 @@ OPTIMIZER = ("optimizer_states", 0, "param_groups", 0)
 
 
 def kept(*keys, like, shape, step=True):
-    """Changes of what an optimizer keeps of a parameter, which its next step, or none, would stumble over."""
+    """Changes of what an optimizer keeps of a parameter, which its next step, or none, would stumble over.
+
+    All of the first name, some of others.
+    """
     tensors = [torch.zeros(shape, dtype=kind) for kind in KINDS]
     values = (LOST, 3, "x", [], {}, *tensors, torch.zeros(1), torch.zeros(*shape, 1), torch.full(shape, NAN))
     found = {}
     for name in like:
         lost_alone = values[1:] if not step else (*values, None)  # SGD begins a momentum anew
+        lost_alone = lost_alone if name == like[0] else lost_alone[-4:]
         found |= {f"{keys} {name} {number}": put(*keys, name, value=value) for number, value in enumerate(lost_alone)}
     if step:
         found |= one_of(*keys, "step", values=(LOST, -1, "3", None, [], True, NAN, torch.zeros(2), torch.tensor(True)))
@@ -217,9 +221,9 @@ RESUMED = {
     **one_of("fedavg", "local", "clients", 0, values=([], [{}], [{}, {}, {}], [{9: {}}, {}], [{"0": {}}, {}], 3, None)),
     **one_of("fedavg", "local", "clients", 0, values=([{0: 3}, {}], [{0: {"x": HUGE}}, {}], [[], []], [None, None])),
     **one_of("fedavg", "personal", 0, values=({}, {"c.weight": torch.zeros(1)})),
-    **kept("fedavg", "local", "clients", 0, 0, 0, like=("exp_avg", "exp_avg_sq"), shape=(4, 3)),
+    **kept("fedavg", "local", "clients", 0, 0, 0, like=("exp_avg_sq", "exp_avg"), shape=(4, 3)),
     **kept("fedavg", "local", "clients", 0, 1, 0, like=("momentum_buffer",), shape=(2, 4), step=False),
-    **kept("fedavg", "server_optimizer", "state", "state", 0, like=("m", "v"), shape=(4, 3)),
+    **kept("fedavg", "server_optimizer", "state", "state", 0, like=("v", "m"), shape=(4, 3)),
     **one_of("fedavg", "server_optimizer", "state", "param_groups", values=(None, [], [{}], [3], LOST)),
     **one_of(*SERVER, "lr", values=(-1.0, NAN, "0.1", None, True, [], LOST)),
     **one_of(*SERVER, "beta1", values=(NAN, "0.1", None, LOST)),

@@ -270,7 +270,7 @@ def test_a_trainings_numbers_are_those_of_a_process_of_its_own(tmp_path, monkeyp
     evaluation = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"], **QUIET}
     callback = {"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}
     recipe = tmp_path / "tiny.yaml"
-    trainer = {**TINY["trainer"], "callbacks": [callback], "logger": False}
+    trainer = {**TINY["trainer"], "max_epochs": 2, "callbacks": [callback], "logger": False}
     recipe.write_text(yaml.safe_dump({**TINY, "trainer": trainer}))
     monkeypatch.chdir(tmp_path)
     trainings = [Training(recipe, tmp_path / name, seed) for name, seed in (("a", 0), ("b", 1))]

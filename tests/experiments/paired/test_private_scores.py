@@ -55,13 +55,14 @@ def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monk
     monkeypatch.setattr(experiment, "SKETCHES", (50, 200))
     exact = measures.exactness(Toy(8, "flat", 2_000, seed=0))  # what is measured before the noise, small
     monkeypatch.setattr(experiment, "exactness", lambda toy: exact)
-    real, seen = measures.noise_bias, []
+    real, seen, found = measures.noise_bias, [], {}
 
     def noise_bias(toy: Toy, draws: int):
         seen.append(toy)
         if len(seen) == 3:
             raise KeyboardInterrupt
-        return real(toy, draws)
+        found[f"{toy.spectrum} {toy.dim}"] = real(toy, draws)
+        return found[f"{toy.spectrum} {toy.dim}"]
 
     monkeypatch.setattr(experiment, "noise_bias", noise_bias)
     with pytest.raises(KeyboardInterrupt):
@@ -70,5 +71,5 @@ def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monk
     experiment.private_scores(output=tmp_path / "stopped", quick=True)
     assert [(toy.spectrum, toy.dim) for toy in seen[2:]] == [("falling", 4), ("falling", 4), ("falling", 8)]
     noise = json.loads((tmp_path / "stopped" / "results.json").read_text())["numbers"]["noise"]
-    whole = {f"{toy.spectrum} {toy.dim}": real(toy, 2) for toy in (*seen[:2], *seen[3:])}
-    assert noise == json.loads(json.dumps(whole))
+    assert noise == json.loads(json.dumps(found))
+    assert noise["falling 4"] == json.loads(json.dumps(real(seen[2], 2)))  # as if it had not been interrupted

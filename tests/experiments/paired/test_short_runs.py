@@ -17,6 +17,7 @@ from fedgen.experiments.paired import distributed_fid_loss as distributed
 from fedgen.experiments.paired import fid_loss_artifacts as artifacts
 from fedgen.experiments.paired import mmd2_finetune as mmd2
 from fedgen.experiments.paired import privacy
+from fedgen.experiments.paired.communication_interval import IntervalChoice
 from fedgen.experiments.paired.cost_curves import FlowChoice
 from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
@@ -49,7 +50,7 @@ def quiet_component(class_path, **options):
 
 
 def digits(monkeypatch):
-    return ["--recipe", quiet("wgan_gp_digits_fid.yaml"), "--rounds", "2", "--seed", "5", "--parallel", "2"]
+    return ["--recipe", quiet("wgan_gp_digits_fid.yaml"), "--rounds", "1", "--seed", "5", "--parallel", "2"]
 
 
 def check_digits(numbers, folder, printed):
@@ -108,13 +109,15 @@ def one_kind(monkeypatch):
     recipe["model"]["init_args"]["sampler"] = component("fedgen.models.Sampler", steps=3)
     recipe["data"]["init_args"]["partition"] = component("fedgen.clients.partitions.IID", num_clients=3)
     write("ddpm_digits.yaml", recipe)
-    return ["--kinds", "[ddpm]", "--num_images", "40", "--recipes", ".", "--embedding", "classifier-mnist5k"]
+    monkeypatch.setitem(IntervalChoice.QUICK, "intervals", (2,))
+    few = ["--kinds", "[ddpm]", "--iterations", "4", "--num_images", "20"]
+    return [*few, "--recipes", ".", "--embedding", "classifier-mnist5k"]
 
 
 def check_intervals(numbers, folder, printed):
     runs = sorted(path.name.split("-")[-1] for path in (folder / "runs").iterdir() if path.is_dir())
     assert runs == ["centralised", "local_only", "seed0"]
-    assert [(one["round"], one["iterations"]) for one in numbers["checkpoints"].values()] == [(1, 4), (2, 8)] * 3
+    assert [(one["round"], one["iterations"]) for one in numbers["checkpoints"].values()] == [(1, 2), (2, 4)] * 3
     fids = {name: row["pixels"]["training images"]["clients"]["fid"]["all"] for name, row in numbers["scores"].items()}
     assert len(set(fids.values())) == 6
     solver = {json.dumps(one["sampling"]) for one in numbers["checkpoints"].values()}
@@ -132,17 +135,18 @@ def tiny_server(monkeypatch):
                 torch.randint(least, least + 120, (1, 8, 8), generator=draws, dtype=torch.uint8),
             )
     options = ["--network", str(write_network()), "--server_data", "server", "--centres", "[1,2,3]", "--clients", "3"]
-    return [*options, "--embedding", "pixels", "--judge", "classifier-mnist5k", "--recipes", str(RECIPES)]
+    options += ["--iterations", "1", "--embedding", "pixels", "--judge", "classifier-mnist5k"]
+    return [*options, "--recipes", str(RECIPES)]
 
 
 def check_mmd2(numbers, folder, printed):
     states = numbers["scores"]["0"]
-    shown = {f"{arm}, {shown} images" for arm in ARMS for shown in (64, 128)}
+    shown = {f"{arm}, {shown} images" for arm in ARMS for shown in (32, 64)}
     assert set(states) == {"floor", "start, 0 images", *shown}
     assert set(states["start, 0 images"]["pixels"]) == set(TITLES)
     gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
     assert max(gaps) - min(gaps) < 1e-9 * abs(gaps[0])
-    assert numbers["traffic"]["(a) exact"]["questions"] == 8  # steps
+    assert numbers["traffic"]["(a) exact"]["questions"] == 4  # steps
     assert numbers["drift"]["1e-05"][0] < 0.01 < numbers["drift"]["1e-05"][-1]  # equal for one step, to rounding
     for text in ("sent in a run, 3 clients together", "one message against asking", "centres of seed 0: [1, 2, 3]"):
         assert text in printed
@@ -209,7 +213,8 @@ def check_compressed(numbers, folder, printed):
 
 
 def small_flow(monkeypatch):
-    monkeypatch.setitem(FlowChoice.QUICK, "intervals", (1,))
+    for name, few in (("intervals", (1,)), ("cohorts", (2,)), ("iterations", 12)):
+        monkeypatch.setitem(FlowChoice.QUICK, name, few)
     recipe = yaml.safe_load(Path(quiet("flow_digits.yaml")).read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
@@ -218,7 +223,9 @@ def small_flow(monkeypatch):
         "sampler": {"solver": "euler", "steps": 2},
     }
     import_module(UNETS)
-    recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
+    # three of four clients in each of two rounds: some train twice, with kept states
+    recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 3
+    recipe["data"]["init_args"]["partition"] = component("fedgen.clients.partitions.IID", num_clients=4)
     return ["--recipe", write("flow.yaml", recipe), "--seeds", "1", "--num_images", "20"]
 
 
