@@ -4,6 +4,7 @@
 """
 
 import atexit
+import gc
 import importlib
 import io
 import json
@@ -14,10 +15,11 @@ import sys
 import time
 import traceback
 from contextlib import redirect_stdout, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from select import select
 from socket import recv_fds, send_fds, socket, socketpair
+from typing import NoReturn
 
 ROOT = Path(__file__).parent.parent
 BEGUN, ENDED = "the first process has the number", "the first process ended with"
@@ -129,21 +131,29 @@ class Forks:
 
 
 def serve(calls):
-    """Returns in forks that have run a script, and when there are no more calls."""
+    """Runs scripts in forks until there are no more calls."""
     while True:
         told, descriptors, *_ = recv_fds(calls, 2**16, 1)
         if not told:
             return
         (output,), (module, ranks, launches, variables, *arguments) = descriptors, json.loads(told)
         script = importlib.import_module(module)
+        gc.freeze()  # no fork looks for garbage in what is imported
         if not os.fork():
             calls.close()
             become_fork(output)
             os.environ.update(variables)
             fork_ranks(ranks, launches)
-            script.run(arguments)
-            return
+            leave_after(partial(run_to_exit, script, arguments))
         os.close(output)
+
+
+def run_to_exit(script, arguments):
+    """Runs a script, and what it has asked for at its end."""
+    try:
+        script.run(arguments)
+    finally:
+        atexit._run_exitfuncs()
 
 
 def become_fork(output):
@@ -172,17 +182,23 @@ def in_fork(work, output):
     """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    say_to(output)
+    sys.stderr = sys.stdout  # pytest has put another in its place
+    leave_after(work)
+
+
+def leave_after(work) -> NoReturn:
+    """Ends this process after some work by the status that it gives; Python would clear what is imported, for seconds."""
     status = 1
     try:
-        say_to(output)
-        sys.stderr = sys.stdout  # pytest has put another in its place
-        status = work()
+        status = work() or 0
     except SystemExit as ended:
-        status = ended.code
+        status = ended.code or 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
 
 

@@ -8,7 +8,6 @@ import lightning as L
 import fedgen
 from tests.callbacks.modules import Points, evaluation
 from tests.federated.modules import make_data
-from tests.trainers import leave
 
 
 def run(arguments):
@@ -28,4 +27,3 @@ def run(arguments):
     trainer.fit(Points(), make_data(held_out=0.25), ckpt_path=None if path == "None" else path)
     best = fedgen.select("mine", by="kid_all")[0]
     print("rounds", trainer.current_epoch, "best", best.round)
-    leave()

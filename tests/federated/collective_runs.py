@@ -22,7 +22,7 @@ from fedgen.data import Examples
 from fedgen.ranks import SHORT, Ranks
 from tests.federated.modules import Quadratic, make_quadratics
 from tests.foreign.contrastive import DINO
-from tests.trainers import leave, quiet_trainer
+from tests.trainers import quiet_trainer
 
 SIZES = (8, 4, 12, 8, 4)  # examples; batches of 4
 answers = []  # (hook, what torch.distributed and Lightning say there)
@@ -180,7 +180,6 @@ def run(arguments):
     else:
         Waits.how = WAITS[where[0]]
         fit(Waits(), make_quadratics(), int(devices), Path(folder))
-    leave()
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM, VAE
 from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
-from tests.trainers import leave, quiet_trainer
+from tests.trainers import quiet_trainer
 
 SIZES = (3, 11, 6, 20, 9)
 SCRIPT_ON = "RANK_RUNS_ON"  # variable: "cpu", or "cuda" with names of configurations behind it
@@ -366,7 +366,6 @@ def run(arguments):
         torch.save(module.state_dict(), Path(folder) / f"{trainer.global_rank}.pt")
     else:
         main(int(first), folder, *rest)
-    leave()
 
 
 if __name__ == "__main__":

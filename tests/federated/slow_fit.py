@@ -7,7 +7,6 @@ import torch
 
 from tests.federated.modules import Automatic, weights
 from tests.federated.test_resume import train
-from tests.trainers import leave
 
 
 class Slow(Automatic):
@@ -26,4 +25,3 @@ def run(arguments):
     print("go", flush=True)
     train(module, folder, 12, found[-1] if found else None, optimizer_state="keep")
     torch.save(weights(module), folder / "weights.pt")
-    leave()
