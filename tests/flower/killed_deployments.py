@@ -18,7 +18,7 @@ from tests.killed_runs import Points, faults_of, in_watched_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 4
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}  # without pages: as in a simulation
 SETTINGS = recipe(
     ROUNDS,
     SCORES,
@@ -26,6 +26,7 @@ SETTINGS = recipe(
     cohort_size=3,
     optimizer_state="keep",
     personal=["critic.*"],
+    compression={"class_path": "fedgen.federated.compression.TopK"},  # what is not sent is kept, too
 )
 
 
