@@ -35,7 +35,9 @@ class Places:
         self.root, self.found, self.rounds = str(root), [], []
 
     def _is_place(self, value):
-        return isinstance(value, (str, Path)) and (str(value).startswith(self.root) or value in tuple("abcdefgh"))
+        """A client has the name of its folder."""
+        names = {Path(place).name for place in self.found}
+        return isinstance(value, (str, Path)) and (str(value).startswith(self.root) or str(value) in names)
 
     def take(self, value):
         """Settings with numbers for places; parsed ones are told from plain ones."""

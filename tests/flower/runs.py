@@ -1,6 +1,7 @@
 """The same small federation simulated and deployed."""
 
 import copy
+from contextlib import chdir
 
 import torch
 import yaml
@@ -89,7 +90,9 @@ def simulate(settings, images, output):
 
 def app_of(settings, folder, clients):
     """The app of a recipe; the deployed recipe's file."""
-    write_app(settings, IMAGES, folder, clients, "")
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder):  # of modules here that a recipe names, it would take whole packages along: all tests
+        write_app(settings, IMAGES, folder, clients, "")
     return folder / "federation" / "recipe.yaml"
 
 

@@ -40,6 +40,11 @@ GAN = {  # its server draws labels to train by
 ALIKE = "labels are drawn as if all 10 classes were equally frequent.* give label-counts in the run's config"
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25})
+
+
 def hello(name, *classes):
     return Hello(name, 20, (1, 8, 8), classes)
 

@@ -29,10 +29,7 @@ SIZES = {"a": 12, "b": 25, "c": 16}
 SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}
 FID = {**SCORES, "every_n_rounds": 2, "scores": ["fid"]}
 FAST = {**DDPM, "init_args": {**DDPM["init_args"], "sampler": {"steps": 2}}}
-pytestmark = [
-    pytest.mark.usefixtures("elsewhere"),
-    pytest.mark.filterwarnings("ignore:.*left out:UserWarning", "ignore:labels are drawn as if:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning", "ignore:labels are drawn as if:UserWarning")
 
 
 def stateful(name):
@@ -167,15 +164,18 @@ def assert_same(fresh, kept):
 @pytest.mark.slow
 @pytest.mark.usefixtures("trusting")
 @pytest.mark.parametrize("name", list(RUNS))
-def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
+def test_a_run_is_that_of_a_new_process_for_each_message(name, tmp_path, work):
+    """Of two clients, or of three where two have turns."""
     settings, config = RUNS[name]
+    sizes = {client: SIZES[client] for client in ("abc" if "cohort_size" in repr(settings) else "ab")}
+    images = write_images(tmp_path / "clients", sizes)
     learn_types(settings, images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
     kept = train(Working, settings, images, tmp_path / "kept" / "run", config)
     assert_same(fresh, kept)
     assert fresh[0]["state_dict"]
-    assert [work.count(one) for one in SIZES] == [1, 1, 1]
+    assert [work.count(one) for one in sizes] == [1] * len(sizes)
     left_out = [one["reason"].split(": ")[-1] for one in kept[0].get("fedavg", {}).get("left_out", [])]
     assert left_out == ["no more of this"] * name.startswith("a turn that fails")
 
