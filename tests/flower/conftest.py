@@ -1,4 +1,4 @@
-"""Equal recipes are parsed once: nodes in one process would parse theirs for every message, most of the time."""
+"""Equal recipes are parsed and written once: nodes in one process would parse theirs for every message."""
 
 import copy
 import sys
@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from jsonargparse import Namespace
 
+from fedgen.training import fit
 from fedgen.training.fit import FedgenCLI
 
 collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]  # an extra
@@ -20,23 +21,30 @@ def parsed_before():
     return {}
 
 
+ROUNDS = 10**9  # and more stand for numbers of rounds
+
+
 class Places:
-    """Tests' files, folders and clients that settings name, in order; for others named alike, others are put in.
+    """Tests' files, folders, clients and rounds that settings name, in order; for others alike, others are put in.
 
     Args:
         root: folder of all tests.
     """
 
     def __init__(self, root):
-        self.root, self.found = str(root), []
+        self.root, self.found, self.rounds = str(root), [], []
 
     def _is_place(self, value):
-        return isinstance(value, (str, Path)) and (str(value).startswith(self.root) or value in ("a", "b", "c", "d"))
+        """A client has the name of its folder."""
+        names = {Path(place).name for place in self.found}
+        return isinstance(value, (str, Path)) and (str(value).startswith(self.root) or str(value) in names)
 
     def take(self, value):
-        """Settings with numbers for places."""
+        """Settings with numbers for places; parsed ones are told from plain ones."""
+        if isinstance(value, Namespace):
+            return {Namespace: self.take(vars(value))}
         if isinstance(value, dict):
-            return {key: self.take(part) for key, part in value.items()}
+            return {key: self._rounds(part) if key == "max_epochs" else self.take(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.take, value))
         if not self._is_place(value):
@@ -54,7 +62,16 @@ class Places:
             return type(value)(map(self.put, value))
         elif isinstance(value, (str, Path)) and str(value) in self._numbers:
             return type(value)(self._numbers[str(value)])
+        elif type(value) is int and 0 <= value - ROUNDS < len(self.rounds):
+            return self.rounds[value - ROUNDS]
         return value
+
+    def _rounds(self, value):
+        if type(value) is not int:
+            return value
+        if value not in self.rounds:
+            self.rounds.append(value)
+        return ROUNDS + self.rounds.index(value)
 
     @property
     def _numbers(self):
@@ -68,7 +85,7 @@ class Places:
 @pytest.fixture(autouse=True, scope="module")
 def parsed_once(parsed_before, tmp_path_factory):
     """Equal settings are parsed once; models, data, trainers and strategies are made anew for every message."""
-    set_up, parse = FedgenCLI.setup_parser, FedgenCLI.parse_arguments
+    set_up, parse, write = FedgenCLI.setup_parser, FedgenCLI.parse_arguments, fit.plain_settings
 
     def set_up_once(self, *arguments):
         if "parser" not in parsed_before:
@@ -90,7 +107,15 @@ def parsed_once(parsed_before, tmp_path_factory):
             parsed_before[key] = self.config
         self.config = places.put(copy.deepcopy(parsed_before[key]))
 
+    def write_once(parser, config):
+        places = Places(tmp_path_factory.getbasetemp())
+        key = repr(places.take(config))
+        if key not in parsed_before:
+            parsed_before[key] = places.take(write(parser, config))
+        return places.put(copy.deepcopy(parsed_before[key]))
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "plain_settings", write_once)
         patch.setattr(FedgenCLI, "setup_parser", set_up_once)
         patch.setattr(FedgenCLI, "parse_arguments", parse_once)
         yield

@@ -15,6 +15,7 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 from socket import socketpair
+from tempfile import TemporaryDirectory
 
 from flwr.cli.app import app
 from flwr.supercore import heartbeat, telemetry
@@ -29,6 +30,7 @@ from fedgen.flower.app import apps
 from fedgen.flower.client import worker
 from fedgen.flower.client.pinned_apps import looking
 from tests.flower.federation import FOLDER, LOG, Commands
+from tests.flower.runs import SIZES, learn_types, recipe, write_images
 from tests.launched import serve
 
 WORKER = [sys.executable, "-P", "-m", worker.MODULE]
@@ -71,6 +73,8 @@ COMMANDS = {
 import_kit()
 for late in ("flwr.superlink.main", "flwr.supernode.main", "httpcore"):  # which commands import when they have begun
     import_module(late)
+with TemporaryDirectory() as folder:
+    learn_types(recipe(1), write_images(Path(folder, "clients"), {"a": SIZES["a"]}), Path(folder))
 gc.freeze()
 
 

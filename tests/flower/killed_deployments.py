@@ -11,14 +11,17 @@ from pathlib import Path
 
 import torch
 
+from fedgen.flower.app.app_sides import ServerCLI
+from fedgen.flower.app.recipe import for_server, read_settings
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.wire.serialization import from_bytes
-from tests.flower.runs import deploy, learn_types, recipe, small_gan, write_images
+from tests.flower.connected import connection_to
+from tests.flower.runs import SIZES, app_of, deploy, learn_types, recipe, small_gan, write_images
 from tests.killed_runs import Points, faults_of, in_watched_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 4
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}  # without pages: as in a simulation
 SETTINGS = recipe(
     ROUNDS,
     SCORES,
@@ -26,6 +29,7 @@ SETTINGS = recipe(
     cohort_size=3,
     optimizer_state="keep",
     personal=["critic.*"],
+    compression={"class_path": "fedgen.federated.compression.TopK"},  # what is not sent is kept, too
 )
 
 
@@ -65,10 +69,13 @@ def main(folder, kills=8, seed=0):
     torch.set_num_threads(1)
     images = write_images(folder / "clients")
     learn_types(SETTINGS, images, folder)
+    # settings, too: each attempt would parse and write the server's, and take half a second
+    read = read_settings(app_of(SETTINGS, folder / "settings", len(SIZES)))
+    assert ServerCLI(for_server(read, folder / "settings"), connection_to(), None).recipe
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(images, whole, PointsOfBoth(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())
-    draws, read = random.Random(seed), set()
+    draws, seen = random.Random(seed), set()
     kinds = {phase: cycle(sorted(where for where in counts if where.startswith(phase))) for phase in PHASES}
     for kill in draws.sample(range(kills), kills):
         where = next(kinds[PHASES[kill % len(PHASES)]])
@@ -76,7 +83,7 @@ def main(folder, kills=8, seed=0):
         points = PointsOfBoth(where, rounds, draws.randrange(max(1, counts[where] // ROUNDS)), report)
         summary["status"].append(attempt(images, broken, points))
         summary["killed"].append(report.read_text() if report.exists() else f"{where}: not met")
-        summary["faults"] += faults_of(broken, read)
+        summary["faults"] += faults_of(broken, seen)
         report.unlink(missing_ok=True)
     summary["status"].append(attempt(images, broken, PointsOfBoth()))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2))

@@ -24,6 +24,7 @@ from tests.flower.own_kit import write_scans
 from tests.flower.runs import read, recipe, same_weights
 
 KIT = "tests.flower.own_kit"
+pytestmark = pytest.mark.usefixtures("elsewhere")
 SIZES = {"a": 12, "b": 25, "c": 16}
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]}
 

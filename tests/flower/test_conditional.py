@@ -17,7 +17,7 @@ from fedgen.training.fit import FedgenCLI, train
 from tests.cli.test_deploy import ROOT
 from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import deploy, read, recipe, same_weights, simulate
+from tests.flower.runs import deploy, read, recipe, same_weights, simulate, write_images
 from tests.flower.scripted import Scripted
 
 COUNTS = "label_frequencies.counts"
@@ -40,6 +40,11 @@ GAN = {  # its server draws labels to train by
 ALIKE = "labels are drawn as if all 10 classes were equally frequent.* give label-counts in the run's config"
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25})
+
+
 def hello(name, *classes):
     return Hello(name, 20, (1, 8, 8), classes)
 
@@ -56,21 +61,9 @@ def test_it_is_the_simulations_model_with_the_frequencies_that_the_server_is_tol
 
 
 @pytest.mark.slow
-def test_without_them_classes_are_alike_and_a_warning_says_so(images, tmp_path):
-    settings = recipe(1, model=DDPM)
-    simulated = simulate(settings, images, tmp_path / "simulated")
-    with pytest.warns(UserWarning, match=ALIKE):
-        deployed, _ = deploy(settings, images, tmp_path / "deployed")
-    assert deployed["state_dict"].pop(COUNTS).tolist() == [1] * 10
-    del simulated["state_dict"][COUNTS]
-    same_weights(simulated, deployed)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings(f"ignore:{ALIKE}")
 @pytest.mark.usefixtures("by_flowers_simulation")
 @pytest.mark.filterwarnings("ignore:client .* ended its turn with other settings of its optimizers")  # its warmup's
-def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
+def test_the_recipe_of_conditional_digits_is_deployed_and_a_warning_says_that_classes_are_alike(tmp_path):
     """A round of `fedgen deploy recipes/ddpm_digits_conditional.yaml`, whose clients have a class each."""
     found = yaml.safe_load((ROOT / "recipes" / "ddpm_digits_conditional.yaml").read_text())
     found["trainer"] |= {"max_epochs": 1, "callbacks": [], "logger": False}
@@ -81,7 +74,8 @@ def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
     run = {"clients": 10, "output": str(tmp_path / "run"), "wait": 1.0, "simulation-data": str(exported)}
     deployed = app / "federation" / "recipe.yaml"
     nodes = {k: Node(client_app(deployed), {"partition-id": k, "num-partitions": 10}, run) for k in range(10)}
-    run_server(deployed, Loopback(nodes), run)
+    with pytest.warns(UserWarning, match=ALIKE):
+        run_server(deployed, Loopback(nodes), run)
     found["trainer"]["default_root_dir"] = str(tmp_path / "simulated")
     train(FedgenCLI(args=found))
     one, other = read(tmp_path / "simulated"), read(tmp_path / "run")
@@ -92,8 +86,8 @@ def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(f"ignore:{ALIKE}")
-def test_a_run_that_goes_on_with_other_classes_is_refused(images, tmp_path):
-    digits = list("0123456789")
+def test_a_run_that_goes_on_with_other_classes_is_refused(tmp_path):
+    images, digits = write_images(tmp_path / "clients", {"a": 40}), list("0123456789")
     for classes in ("", ",".join(digits)):  # the same ones
         deploy(recipe(1 + bool(classes), model=DDPM), images, tmp_path / "run", config={"classes": classes})
     turned = {"classes": ",".join(digits[::-1])}

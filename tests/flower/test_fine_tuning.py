@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import re
 import shutil
 from functools import cache
 
@@ -51,7 +52,9 @@ def heard(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, simulated, images, tmp_path):
+def test_the_generator_and_the_bytes_are_those_of_the_simulation_also_of_a_run_that_goes_on(
+    form, simulated, images, tmp_path
+):
     deployed, grid = deploy(fine_tuning(form), images, tmp_path / "deployed")
     same_weights(simulated(form), deployed)
     assert deployed["traffic"] == simulated(form)["traffic"]
@@ -61,68 +64,51 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, simulated
     kept = sorted(path.suffix for path in (tmp_path / "deployed-b").rglob("*.*"))
     own = {"exact": [".json"], "message": [], "local": [".safetensors"]}[form]  # a mean kernel; a turn's outcome
     assert kept == sorted([".json", ".safetensors", *own])  # the number and split that it holds to, features
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-def test_a_run_goes_on_from_its_last_round(form, simulated, images, tmp_path):
-    first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")
-    resumed, _ = deploy(fine_tuning(form, 2), images, tmp_path / "run")
+    resumed, _ = deploy(fine_tuning(form, 2), images, tmp_path / "deployed")
     same_weights(simulated(form, 2), resumed)
-    assert resumed["traffic"]["up"] == 2 * first["traffic"]["up"]  # "message" asks once in each process
+    assert resumed["traffic"]["up"] == 2 * deployed["traffic"]["up"]  # "message" asks once in each process
 
 
 FID = {"class_path": "fedgen.losses.FastFIDLoss"}
+AVG = {**FID, "init_args": {"aggregate": "avg"}}
+SINGLE = {"class_path": "fedgen.losses.DistributedLoss", "init_args": {"precision": "torch.float32"}}
+SCORES = {"num_images": 60, "embeddings": ["pixels"]}
 VARIANTS = {
-    "fid avg, weights": ("exact", {**FID, "init_args": {"aggregate": "avg"}}, {"client_weights": [1.0, 2.0, 0.5]}),
-    "fid, uniform": ("message", FID, {"client_weights": "uniform"}),
-    "single precision": (
-        "exact",
-        {"class_path": "fedgen.losses.DistributedLoss", "init_args": {"precision": "torch.float32"}},
-        {},
-    ),
-    "local fid": ("local", {**FID, "init_args": {"aggregate": "avg"}}, {}),
+    "fid avg, weights, scores": ("exact", AVG, SCORES, {"client_weights": [1.0, 2.0, 0.5]}),
+    "fid, uniform": ("message", FID, None, {"client_weights": "uniform"}),
+    "single precision": ("exact", SINGLE, None, {}),
+    "local fid, scores": ("local", AVG, SCORES, {}),
+    "labels": ("exact", None, None, {}),
+    "local, labels": ("local", None, None, {}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_other_objectives_and_weights_in_the_open_and_under_masks(name, images, tmp_path):
-    form, loss, objective = VARIANTS[name]
-    settings = fine_tuning(form, loss=loss, **objective)
+def test_other_objectives_weights_and_the_servers_labels(name, images, tmp_path):
+    """Scores, too, are those of the simulation."""
+    form, loss, evaluation, objective = VARIANTS[name]
+    settings = fine_tuning(form, loss=loss, evaluation=evaluation, **objective)
+    if "labels" in name:
+        sizes = {"image_size": 8, "channels": 1, "width": 4, "num_classes": 10}
+        for part, own in (("Generator", {"latent_dim": 3, **sizes}), ("Critic", sizes)):
+            network = {"class_path": f"fedgen.models.networks.SNGAN{part}", "init_args": own}
+            settings["model"]["init_args"]["model"]["init_args"][part.lower()] = network
     simulated = simulate(settings, images, tmp_path / "simulated")
-    for run, config in (("deployed", {}), ("hidden", HIDDEN)):
+    runs = {"deployed": {}, "hidden": HIDDEN}
+    if "labels" in name:  # biases before a BatchNorm have gradients of rounding alone, and Adam makes them large
+        del runs["hidden"]
+    for run, config in runs.items():
         deployed, _ = deploy(settings, images, tmp_path / run, config=config)
         # in single precision what is masked is more exact than what is sent
-        same_weights(simulated, deployed, atol=1e-5 if name == "single precision" else 2e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path):
-    settings = fine_tuning(form)
-    sizes = {"image_size": 8, "channels": 1, "width": 4, "num_classes": 10}
-    for part, own in (("Generator", {"latent_dim": 3, **sizes}), ("Critic", sizes)):
-        network = {"class_path": f"fedgen.models.networks.SNGAN{part}", "init_args": own}
-        settings["model"]["init_args"]["model"]["init_args"][part.lower()] = network
-    simulated = simulate(settings, images, tmp_path / "simulated")
-    deployed, _ = deploy(settings, images, tmp_path / "deployed")
-    same_weights(simulated, deployed, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["exact", "local"])
-def test_scores_are_those_of_the_simulation_in_the_open_and_under_masks(form, images, tmp_path):
-    settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"]})
-    simulate(settings, images, tmp_path / "simulated")
-    expected = scores_of(tmp_path / "simulated")
-    for run, config in (("deployed", {}), ("hidden", HIDDEN)):
-        deploy(settings, images, tmp_path / run, config=config)
-        found = scores_of(tmp_path / run)
+        same_weights(simulated, deployed, atol=1e-5 if "labels" in name or name == "single precision" else 2e-6)
+        if evaluation is None:
+            continue
+        found, expected = (scores_of(tmp_path / place) for place in (run, "simulated"))
         assert found.keys() == {key for key in expected if not (config and key[1].endswith("_worst"))}
-        for (split, name), value in found.items():
-            close = pytest.approx(expected[split, name], rel=2e-2 if name == "kid_all" else 1e-4)
-            assert value == close, (run, split, name)
+        for (split, kind), value in found.items():
+            close = pytest.approx(expected[split, kind], rel=2e-2 if kind == "kid_all" else 1e-4)
+            assert value == close, (run, split, kind)
 
 
 # ---- only sums ----
@@ -228,7 +214,7 @@ FAULTS = {
         changed(lambda t: t | {"gradient": t["gradient"][1:]}),
         r"its gradient is \[7, 64\] and should be \[8, 64\]",
     ),
-    "weight": (changed(lambda t: t | {"weight": t["weight"] * 9}), "it weighs 225 and should weigh 25"),
+    "weight": (changed(lambda t: t | {"weight": t["weight"] * 9}), "it weighs 36 and should weigh 4"),
     "another embedding": (another_embedding, "embedding pixels is another one here"),
 }
 
@@ -250,13 +236,21 @@ def expected(images, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, expected, tmp_path):
-    breaks, reason = FAULTS[name]
-    settings = fine_tuning("exact", held_out=0.0)
-    with pytest.warns(UserWarning, match=f"client 'b' does not answer and is left out.*{reason}") as said:
-        found = with_broken(settings, images, tmp_path / "run", breaks, {"round-deadline": 0.5})
-    assert sum("client 'b'" in str(one.message) for one in said) == 1  # of two questions
+def test_the_objective_is_the_mean_over_the_clients_that_answer(expected, tmp_path):
+    """Others fail, each in its own way; together they have the images that client b has elsewhere."""
+    broken = dict(zip("bdefgh", FAULTS, strict=True))
+    images = write_images(tmp_path / "clients", {"a": 12, **dict.fromkeys(broken, 4), "h": 5, "c": 16})
+    settings, run, config = fine_tuning("exact", held_out=0.0), tmp_path / "run", {"round-deadline": 0.5}
+    nodes = {
+        10 + "abcdefgh".index(name): node_of(Broken, settings, images, run, name, FAULTS[fault][0], config=config)
+        for name, fault in broken.items()
+    }
+    with pytest.warns(UserWarning, match="does not answer") as warned:
+        found, _ = deploy(settings, images, run, nodes, config)
+    said = [str(one.message) for one in warned]
+    for name, fault in broken.items():
+        (of_client,) = [text for text in said if f"client '{name}'" in text]  # of two questions
+        assert re.match(f"client '.' does not answer and is left out.*{FAULTS[fault][1]}", of_client)
     same_weights(expected["exact"], found)
 
 

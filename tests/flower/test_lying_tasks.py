@@ -10,11 +10,6 @@ from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, write_images
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"), {"a": 8, "b": 8})
-
-
 class Lied(Node):
     """A node whose third task has counters that a server has changed; None for one that it leaves out."""
 
@@ -40,17 +35,21 @@ LIES = {
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:client 'a' is left out of round 2")
-@pytest.mark.parametrize("lie", LIES)
-def test_what_no_turn_can_have_made_is_refused_and_named_on_both_sides(lie, images, tmp_path):
-    """In the third round: what the client was told in the second one is what it holds to."""
-    counts, said = LIES[lie]
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 2")
+def test_what_no_turn_can_have_made_is_refused_and_named_on_both_sides(tmp_path):
+    """In the third round, to a client each: what it was told in the second one is what it holds to."""
+    images, run = write_images(tmp_path / "clients", dict.fromkeys("abcde", 8)), tmp_path / "run"
     settings = recipe(4, model={"class_path": "tests.flower.stateful.Stateful"}, communication_interval=1)
-    nodes = {10: node_of(Lied, settings, images, tmp_path / "run", "a", **counts)}
+    lies = dict(zip("abcd", LIES.values(), strict=True))
+    nodes = {10 + k: node_of(Lied, settings, images, run, name, **lies[name][0]) for k, name in enumerate(lies)}
     with pytest.warns(UserWarning, match="refused") as caught:
-        found, _ = deploy(settings, images, tmp_path / "run", nodes)
-    assert [(left["round"], left["name"]) for left in found["fedavg"]["left_out"]] == [(2, "a")]
-    assert said in found["fedavg"]["left_out"][0]["reason"]
-    (own,) = [str(one.message) for one in caught if str(one.message).startswith("refused: ")]
-    assert said in own
-    assert "\x1b" not in own
+        found, _ = deploy(settings, images, run, nodes)
+    left_out, own = found["fedavg"]["left_out"], [str(one.message) for one in caught]
+    own = [text for text in own if text.startswith("refused: ")]
+    assert [(left["round"], left["name"]) for left in left_out] == [(2, name) for name in lies]
+    assert len(own) == len(lies)
+    for left, text in zip(left_out, own):
+        said = lies[left["name"]][1]
+        assert said in left["reason"]
+        assert said in text
+        assert "\x1b" not in text

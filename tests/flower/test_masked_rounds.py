@@ -10,21 +10,26 @@ from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.secure_aggregation.secure_strategy import SUMMED, MaskedRoundError, MaskedRounds
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import HIDDEN, app_of, read, recipe
+from tests.flower.runs import HIDDEN, app_of, read, recipe, write_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25, "c": 16})
 
 
 class Masked:
-    """A masked federation of four clients, which starts again from any round's checkpoint with any of them."""
+    """A masked federation of three clients, which starts again from any round's checkpoint with any of them."""
 
     def __init__(self, images, folder):
         self.images, self.folder, self.output = images, folder, folder / "run"
 
-    def run(self, names="abcd", rounds=2):
+    def run(self, names="abc", rounds=2):
         """Trains up to so many rounds; the last checkpoint, of which a copy is kept."""
-        self.path = app_of(recipe(rounds, client_weights="uniform"), self.folder / f"app-{rounds}", 4)
+        self.path = app_of(recipe(rounds, client_weights="uniform"), self.folder / f"app-{rounds}", 3)
         run = {"clients": len(names), "output": str(self.output), "wait": 0.5, **HIDDEN}
         nodes = {}
-        for number, name in enumerate("abcd", 10):
+        for number, name in enumerate("abc", 10):
             if name in names:
                 own = {"data-path": str(self.images / name), "state-path": str(self.folder / name)}
                 nodes[number] = Node(client_app(self.path), own, run)
@@ -38,7 +43,7 @@ class Masked:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:d did not come within:UserWarning", "ignore:.*left out:UserWarning")
+@pytest.mark.filterwarnings("ignore:c did not come within:UserWarning", "ignore:.*left out:UserWarning")
 @pytest.mark.filterwarnings("ignore:nothing came from any:UserWarning")
 def test_a_client_that_leaves_before_a_round_is_done_again_ends_the_run_by_name(images, tmp_path):
     """Else the difference of the two checkpoints of that round would be its update."""
@@ -46,18 +51,18 @@ def test_a_client_that_leaves_before_a_round_is_done_again_ends_the_run_by_name(
     before = masked.run(rounds=1)
     whole = masked.run()
     masked.go_back()
-    assert json.loads((masked.output / SUMMED).read_text()) == {"0": list("abcd"), "1": list("abcd")}
+    assert json.loads((masked.output / SUMMED).read_text()) == {"0": list("abc"), "1": list("abc")}
     with pytest.raises(MaskedRoundError, match="summed"):
-        masked.run("abc")
+        masked.run("ab")
     # a server that forgets who was summed gets no sum of others: each client has kept it, and helps unmask no other
     (masked.output / SUMMED).unlink()
     with pytest.raises(RuntimeError, match="summed"):
-        masked.run("abc")
+        masked.run("ab")
     assert all(torch.equal(read(masked.output)["state_dict"][n], t) for n, t in before["state_dict"].items())
     again = masked.run()  # with all of them it goes on
     step = 2 * 0.5 / 2**22
     for name, tensor in whole["state_dict"].items():
-        torch.testing.assert_close(again["state_dict"][name], tensor, rtol=0, atol=8 * step)
+        torch.testing.assert_close(again["state_dict"][name], tensor, rtol=0, atol=6 * step)
 
 
 @pytest.mark.parametrize("content", [[1], {"0": "a"}, {"0": [3]}], ids=str)

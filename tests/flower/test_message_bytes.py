@@ -11,7 +11,7 @@ from fedgen.flower.wire.messages import Answer, Task
 from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from tests.flower.loopback import Node
-from tests.flower.runs import deploy, recipe, simulate
+from tests.flower.runs import deploy, recipe, simulate, write_images
 
 FEDERATED = "fedgen.federated"
 VARIANTS = {
@@ -19,12 +19,16 @@ VARIANTS = {
         "compression": {"class_path": f"{FEDERATED}.compression.TopK"},
         "optimizer_state": "average",
     },
-    "averaged optimizers": {"optimizer_state": "average"},
     "control variates": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}},
     "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
     "personal": {"optimizer_state": "keep", "personal": ["critic.*"]},
     "state outside": {"model": {"class_path": "tests.flower.stateful.Stateful"}, "optimizer_state": "average"},
 }
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25})
 
 
 def arrays_of(message):

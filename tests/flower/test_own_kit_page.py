@@ -46,36 +46,27 @@ def app_of(here, capsys):
 
 
 @pytest.mark.slow
-def test_twenty_lines_train_and_score_here_and_on_flower(here, capsys):
+def test_twenty_lines_train_and_score_here_and_on_flower(here, tmp_path_factory, capsys, monkeypatch):
+    """There a worker imports what the app took along, from the folder where Flower puts its archive, for own data."""
     quiet = ["--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
     assert main(["fit", "--config", "my_recipe.yaml", *quiet]) == 0
     assert {record.embedding for record in Run("checkpoints/my_recipe").records} == {"MyEmbedding"}
-    path = app_of(here, capsys)
-    run = {"clients": 3, "output": str(here / "run"), "wait": 0.5}
-    nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 3}, run) for k in range(3)}
-    run_server(path, Loopback(nodes), run)
-    assert read(here / "run")["fedavg"]["iterations"] == {0: 5, 1: 5, 2: 5}
-    assert {r.name for r in read_records(here / "run" / "scores.jsonl")} >= {"fid_avg", "fid_all", "kid_all"}
-
-
-@pytest.mark.slow
-def test_a_worker_imports_what_the_app_took_along_for_data_of_its_node(here, tmp_path_factory, capsys, monkeypatch):
-    """From the folder where Flower puts the app's archive."""
     path, home = app_of(here, capsys), tmp_path_factory.mktemp("flower")
     installed = install_from_fab(build_fab_from_disk(path.parent.parent), home, skip_prompt=True)
     monkeypatch.setenv("FLWR_HOME", str(home))
     monkeypatch.setattr(sys, "path", [str(installed), *(place for place in sys.path if place not in ("", str(here)))])
     settings = {"data": {"class_path": "my_kit.MyScans", "init_args": {"num_partitions": 9}}, "num_workers": 1}
     (here / "mine.yaml").write_text(yaml.safe_dump(settings))
-    run = {"clients": 2, "output": str(here / "run"), "wait": 0.5}
-    numbered = {"partition-id": 0, "num-partitions": 3, "state-path": str(here / "a")}
+    run = {"clients": 3, "output": str(here / "run"), "wait": 0.5}
+    nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 3}, run) for k in range(2)}
     own = {"data-config": str(here / "mine.yaml"), "state-path": str(here / "b")}
-    worker = ForwardingApp(installed / "federation" / "recipe.yaml", app_here)
+    nodes[12] = Node(ForwardingApp(installed / "federation" / "recipe.yaml", app_here), own, run)
     begin, begun = subprocess.Popen, []
     monkeypatch.setattr(subprocess, "Popen", lambda *told, **more: begun.append(begin(*told, **more)) or begun[-1])
-    run_server(path, Loopback({10: Node(client_app(path), numbered, run), 11: Node(worker, own, run)}), run)
+    run_server(path, Loopback(nodes), run)
     (process,) = begun
     process.kill(), process.wait()
     found = read(here / "run")
     assert found["fedavg"]["left_out"] == []
-    assert found["fedavg"]["iterations"] == {0: 5, 1: 5}
+    assert found["fedavg"]["iterations"] == {0: 5, 1: 5, 2: 5}
+    assert {r.name for r in read_records(here / "run" / "scores.jsonl")} >= {"fid_avg", "fid_all", "kid_all"}

@@ -24,7 +24,7 @@ def values(folder):
 def folder(tmp_path_factory):
     """A run of two rounds and the first one's deployment, scored by the class."""
     here = tmp_path_factory.mktemp("own-score")
-    images = write_images(here / "images")
+    images = write_images(here / "images", {"a": 12, "b": 25})
     simulate(recipe(2, EVALUATION), images, here / "simulated")
     deploy(recipe(1, EVALUATION), images, here / "deployed")
     return here

@@ -21,11 +21,16 @@ from fedgen.statistics import MessageError, add, summarize
 from fedgen.statistics.fixed_point import FixedPoint
 from fedgen.statistics.statistic_messages import gaussian_to_sums
 from tests.flower.loopback import Node, keep_replies
-from tests.flower.runs import HIDDEN, deploy, node_of, recipe
+from tests.flower.runs import HIDDEN, deploy, node_of, recipe, write_images
 
 SCORES = {"every_n_rounds": 2, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 FID = {**SCORES, "every_n_rounds": 1, "scores": ["fid"]}
 EXCHANGE = 4  # messages of SecAgg+ that a client answers
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25, "c": 16})
 
 
 def records(folder):
@@ -64,7 +69,7 @@ def test_records_have_no_single_clients_scores_nor_errors_that_need_them(runs):
         assert (record.per_client, record.client_names, record.per_client_errors) == ([], [], [])
         assert (record.standard_error, record.error_over_clients) == (None, None)
         assert "clients" not in record.note  # of few images the sums alone are said
-        assert record.num_clients == 4
+        assert record.num_clients == 3
     found, expected = secure[0, "train", "fid_all"], opened[0, "train", "fid_all"]
     assert found.terms == pytest.approx(expected.terms, rel=1e-5)
     assert found.generated_error == pytest.approx(expected.generated_error, rel=1e-3)
@@ -104,15 +109,15 @@ def test_no_reply_holds_a_statistic_in_the_open(runs):
             if isinstance(told := record.get("fedgen"), bytes):
                 forms.append(from_bytes(told, "what is told"))
     asked = [form for form in forms if isinstance(form, list)]
-    assert len(asked) == 4 * 4
+    assert len(asked) == 3 * 4
     for message in (one for form in asked for one in form):  # names, shapes and remarks that all clients share
         assert message.keys() == {"shapes", "meta"}
         assert all(isinstance(size, int) for shape in message["shapes"].values() for size in shape)
         assert all(isinstance(value, str) for value in message["meta"].values())
     for form in asked:
-        assert sum(form == other for other in asked) in (4, 8)
+        assert sum(form == other for other in asked) in (3, 6)
     long = [vector for vector in vectors if vector.ndim == 1 and len(vector) > 10_000]
-    assert len(long) == 2 * 4  # moments and sketches
+    assert len(long) == 2 * 3  # moments and sketches
     for vector in long:  # uniform; the high limbs of statistics are all near the middle
         assert vector.mean() / 2**32 == pytest.approx(0.5, abs=0.02)
         assert np.histogram(vector, 8, (0, 2**32))[0].min() > len(vector) / 8 * 0.9
@@ -171,12 +176,12 @@ def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
         "train/pixels: 100.00% of the clients' entries of fid were beyond range.fid=0.001" in one for one in text
     )
     found = records(tmp_path / "run")
-    # the range bounds the sum of the largest client: 20 of the 58 images that train
-    assert found[0, "train", "fid_avg"].value == pytest.approx(4 * 20 * 1e-3 / 58)
+    # the range bounds the sum of the largest client: 20 of the 42 images that train
+    assert found[0, "train", "fid_avg"].value == pytest.approx(3 * 20 * 1e-3 / 42)
     assert "second-moment" in found[0, "train", "fid_all"].note
-    # four clients' rounding of the sum, to the finest step under which it stays below 2^63
-    step = 2.0 ** -FixedPoint.for_ranges(4, {"score": 20 * 1e-3}).bits["score"]
-    expected = step * (4 / 12) ** 0.5 / 58
+    # three clients' rounding of the sum, to the finest step under which it stays below 2^63
+    step = 2.0 ** -FixedPoint.for_ranges(3, {"score": 20 * 1e-3}).bits["score"]
+    expected = step * (3 / 12) ** 0.5 / 42
     assert found[0, "train", "fid_avg"].error_parts == {"quantisation": pytest.approx(expected)}
 
 

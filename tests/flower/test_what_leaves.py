@@ -12,9 +12,10 @@ from fedgen.flower.wire.serialization import from_bytes
 from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics.statistic_messages import Message
 from tests.flower.loopback import keep_replies
-from tests.flower.runs import SIZES, deploy, recipe, write_images
+from tests.flower.runs import deploy, recipe, write_images
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
+SIZES = {"a": 12, "b": 25}
 KINDS = {"query": Hello, "train": Answer, "evaluate": Told}
 
 
@@ -22,7 +23,7 @@ KINDS = {"query": Hello, "train": Answer, "evaluate": Told}
 def run(tmp_path_factory):
     """The clients' images, what they keep, and every reply of a run with personal tensors, kept optimizers, scores."""
     folder = tmp_path_factory.mktemp("run")
-    images = write_images(folder / "clients")
+    images = write_images(folder / "clients", SIZES)
     with pytest.MonkeyPatch.context() as patch:
         heard = keep_replies(patch)
         deploy(recipe(2, SCORES, personal=["critic.*"], optimizer_state="keep"), images, folder / "run")
@@ -34,7 +35,7 @@ def test_replies_have_the_parts_that_the_docs_name_and_no_others(run):
     _, _, heard = run
     kinds = [reply.metadata.message_type for reply in heard]
     # met once, two rounds, and asked for summaries, sketches and, of each round, KIDs
-    assert {kind: kinds.count(kind) for kind in KINDS} == {"query": 4, "train": 8, "evaluate": 4 * 4}
+    assert {kind: kinds.count(kind) for kind in KINDS} == {"query": 2, "train": 4, "evaluate": 2 * 4}
     for reply in heard:
         numbers = {METRICS} if reply.metadata.message_type == "train" else set()
         assert reply.content.keys() == {WEIGHTS, REST} | numbers
