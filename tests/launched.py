@@ -188,12 +188,15 @@ def in_fork(work, output):
 
 
 def leave_after(work) -> NoReturn:
-    """Ends this process after some work by the status that it gives; Python would clear what is imported, for seconds."""
+    """Ends this process by the status that some work gives: Python would clear for seconds what was imported."""
     status = 1
     try:
         status = work() or 0
     except SystemExit as ended:
         status = ended.code or 0
+        if not isinstance(status, int):
+            print(status)
+            status = 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -248,4 +251,4 @@ class Child:
 
 
 if __name__ == "__main__":
-    serve(socket(fileno=int(sys.argv[1])))
+    leave_after(partial(serve, socket(fileno=int(sys.argv[1]))))

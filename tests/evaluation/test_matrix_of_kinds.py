@@ -201,8 +201,9 @@ def test_stored_files_give_the_plain_score(kind, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_flower_clients_answers_give_the_plain_score(kind, tmp_path):
+def test_flower_clients_answers_give_the_plain_score(kind, tmp_path, monkeypatch):
     pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)  # where there are no tests for the app to take along
     from fedgen.flower.app.app_sides import run_server
     from fedgen.flower.app.apps import client_app
     from fedgen.flower.app.write_app import write_app

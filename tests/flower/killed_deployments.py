@@ -21,7 +21,7 @@ from tests.killed_runs import Points, faults_of, in_watched_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 4
-SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"]}  # without pages: as in a simulation
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": True, "page": True, "grid": 4}
 SETTINGS = recipe(
     ROUNDS,
     SCORES,

@@ -50,8 +50,8 @@ def test_a_server_that_cannot_keep_a_round_says_so_and_goes_on_to_the_same_end(i
     straight, _ = deploy(settings, images, tmp_path / "straight")
     with monkeypatch.context() as patch:
         last = tmp_path / "run" / "last.ckpt"
-        is_spoilt = lambda dir, prefix: last.exists() and Path(dir) == last.parent and last.name in prefix  # noqa: E731
-        spoil(patch, is_spoilt, errno.EROFS)
+        is_its = lambda dir, prefix: last.exists() and Path(dir) == last.parent and last.name in prefix  # noqa: E731
+        spoil(patch, is_its, errno.EROFS)
         with pytest.raises(OSError, match="resumes") as caught:
             deploy(settings, images, tmp_path / "run")
     assert str(tmp_path / "run") in str(caught.value)
