@@ -182,6 +182,22 @@ def keep_whole(app: Any, page: str, template: str, context: dict[str, Any], tree
         context["body"] = re.sub(formula, r'<span class="whole">\g<0></span>', body)
 
 
+NAVIGATION: dict[int, str] = {}
+
+
+def share_navigation(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Give pages of source code the navigation of others in as many folders: it would take most of their time."""
+    if page.startswith("_modules/"):
+        make, folders = context["toctree"], page.count("/")
+
+        def toctree(**options: Any) -> str:
+            if folders not in NAVIGATION:
+                NAVIGATION[folders] = make(**options)
+            return NAVIGATION[folders]
+
+        context["toctree"] = toctree
+
+
 PART = (nodes.section, addnodes.desc)  # what the search finds: a section, or a documented name
 UNSEEN = (*PART, nodes.title, nodes.Invisible, nodes.raw, nodes.math_block, addnodes.desc_signature)
 
@@ -229,6 +245,7 @@ def setup(app: Any) -> None:
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it adds a file, and does not say
     app.connect("builder-inited", without_own_search)
     app.connect("html-page-context", keep_whole)
+    app.connect("html-page-context", share_navigation)
     app.connect("build-finished", write_pages)
     app.connect("builder-inited", write_reference)
     app.connect("builder-inited", write_entries)

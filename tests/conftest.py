@@ -98,39 +98,45 @@ def browser():
     found.quit()
 
 
-# of slow tests, those that take a minute or more
+# of slow tests, those that take half a minute or more
 LONGEST = (
     "test_kills.py",
     "federated/test_ranks.py",
     "experiments/paired/test_short_runs.py",
     "training/test_fit.py",
-    "flower/test_flower_strategy.py",
-    "evaluation/test_rank_scores.py",
     "flower/test_federation.py",
-    "benchmark/test_run.py",
-    "flower/test_fine_tuning.py",
-    "benchmark/test_own.py",
+    "test_recipes.py",
+    "foreign/test_sweep.py",
     "experiments/participation/test_short_runs.py",
+    "flower/test_fine_tuning.py",
+    "flower/test_flower_strategy.py",
     "flower/test_kept_images.py",
+    "experiments/paired/test_untrained_runs.py",
+    "experiments/engine/test_fit_process.py",
+    "fuzz/test_checkpoints.py",
 )
 
 
-def may_have_slow_tests(path: Path) -> bool:
-    """Whether a file marks tests as slow, by itself, by tests/quick.py or by the fixture of tests/fuzz/conftest.py."""
-    return any(word in path.read_text() for word in ("slow", "first_quick", "first_and_others", "copies"))
+# what a file's text has where it marks tests, by itself, by tests/quick.py or by the fixture of tests/fuzz/conftest.py
+WORDS = {"slow": ("slow", "first_quick", "first_and_others", "copies"), "browser": ("browser",)}
+
+
+def may_have(mark: str, path: Path) -> bool:
+    text = path.read_text()
+    return any(word in text for word in WORDS[mark])
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make test-slow` imports only files with slow tests, a third of all: each of its processes would take seconds."""
-    only_slow = config.option.markexpr.startswith("slow")
+    """What asks for slow tests alone imports only files that have some: each of its processes would take seconds."""
+    mark = config.option.markexpr.partition(" ")[0]
     is_file = collection_path.suffix == ".py"
-    return True if only_slow and is_file and not may_have_slow_tests(collection_path) else None
+    return True if mark in WORDS and is_file and not may_have(mark, collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first, and of them the longest files, so that several processes end together."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    missed = [path for path in slow if not may_have_slow_tests(path)]
-    assert not missed, f"`make test-slow` would not collect {missed}: see may_have_slow_tests"
+    marked = {(mark, item.path) for mark in WORDS for item in items if item.get_closest_marker(mark)}
+    missed = [(mark, path) for mark, path in marked if not may_have(mark, path)]
+    assert not missed, f"make test-slow or test-browser would not collect {missed}: see WORDS"
     order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, order.get(item.path, len(order))))

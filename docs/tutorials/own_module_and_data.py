@@ -32,15 +32,14 @@ class Digits(torch.utils.data.Dataset):
 
     def __init__(self):
         bundle = load_digits()
-        self.images, self.targets = bundle.images, bundle.target
+        self.images = torch.tensor(bundle.images[:, None] / 8 - 1).float()
+        self.targets = torch.tensor(bundle.target)
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, position):
-        return torch.tensor(self.images[position][None] / 8 - 1).float(), self.targets[
-            position
-        ]
+        return self.images[position], self.targets[position]
 
 
 class VAE(L.LightningModule):
@@ -84,7 +83,7 @@ class VAE(L.LightningModule):
 
 # %% [markdown]
 # `alpha` is the sum of the Dirichlet distribution's parameters over classes, so 0.3 gives most clients one or two labels. A round
-# is a Lightning epoch: five clients train for twenty local iterations. Every twenty rounds the generator is scored against the
+# is a Lightning epoch: five clients train for twenty local iterations. Every ten rounds the generator is scored against the
 # clients, `avg` and `all`.
 
 # %%
@@ -92,7 +91,7 @@ data = fedgen.FederatedDataModule(
     Digits(), fedgen.Dirichlet(num_clients=10, alpha=0.3), batch_size=32
 )
 evaluation = fedgen.FederatedEvaluation(
-    every_n_rounds=20, embeddings=["pixels"], num_images=1000
+    every_n_rounds=10, embeddings=["pixels"], num_images=1000
 )
 trainer = L.Trainer(
     strategy=fedgen.FedAvgStrategy(communication_interval=20, cohort_size=5),
@@ -101,7 +100,7 @@ trainer = L.Trainer(
         fedgen.RoundCheckpoint(),
         fedgen.callbacks.RoundProgressBar(),
     ],
-    max_epochs=60,
+    max_epochs=30,
     accelerator="cpu",
     logger=False,
     enable_model_summary=False,
@@ -146,7 +145,7 @@ Image("own_vae/curves.png", width=650)
 # %%
 L.seed_everything(0)
 control = L.Trainer(
-    max_epochs=60,
+    max_epochs=30,
     accelerator="cpu",
     logger=False,
     enable_progress_bar=False,
