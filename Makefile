@@ -44,12 +44,12 @@ demo: $(RUN) ## a toy that makes the point, then twenty clients of digits: train
 # dies fails its test once: others in its place would die of it too, or wait for ever.
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
 
-test: $(READY) ## the quick tests, some of everything (four minutes on two cores)
+test: $(READY) ## the quick tests, some of everything (three minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not fuzz and not browser and not gpu'
 
 # A file's tests stay in one process, where they share what they train; in the order of tests/conftest.py. Three
 # processes: many of these tests wait for processes that they start.
-test-slow: $(READY) ## all others: whole trainings, real federations, kills, a hundred damaged files (half an hour)
+test-slow: $(READY) ## all others: whole trainings, real federations, kills, a hundred damaged files (a quarter of an hour)
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not fuzz and not browser and not gpu'
 
 # After a change of what reads files of strangers
