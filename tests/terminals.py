@@ -1,6 +1,7 @@
 """Programs on a pseudo terminal, where they show what a person sees."""
 
 import fcntl
+import logging
 import os
 import pty
 import re
@@ -43,6 +44,10 @@ def _run(code: str, folder: Path, columns: int) -> NoReturn:
         os.chdir(folder)
         sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], closefd=False) for number in range(3))  # noqa: SIM115
         warnings.simplefilter("ignore")
+        for name in ("lightning", "lightning.fabric", "lightning.pytorch"):  # which log to what was there on import
+            for handler in logging.getLogger(name).handlers:
+                if type(handler) is logging.StreamHandler:
+                    handler.stream = sys.stderr  # the other one may be closed
         exec(compile(code, "script.py", "exec"), {"__name__": "__main__"})
         status = 0
     except BaseException:
