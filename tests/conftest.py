@@ -127,7 +127,7 @@ def may_have(mark: str, path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What asks for slow tests alone imports only files that have some: each of its processes would take seconds."""
+    """Who asks for tests of one mark imports only files that have some: each process would take seconds."""
     mark = config.option.markexpr.partition(" ")[0]
     is_file = collection_path.suffix == ".py"
     return True if mark in WORDS and is_file and not may_have(mark, collection_path) else None

@@ -1,8 +1,8 @@
 """One `fedgen fit` killed again and again, as a script of tests.launched.Imported: its argument is a folder.
 
-Each attempt is a fork of this process, and kills itself by SIGKILL at a point that a
-seeded generator chose: in training, in an evaluation or in the writing of a checkpoint, before or after a step or a
-call to the file system, or half-way through a write. What happened is written to FOLDER/summary.json.
+Each attempt is a fork of this process, and kills itself by SIGKILL at a point that a seeded generator chose: in
+training, in an evaluation or in the writing of a checkpoint, before or after a step or a call to the file system, or
+half-way through a write. What happened is written to FOLDER/summary.json.
 """
 
 import builtins

@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from select import select
 from socket import recv_fds, send_fds, socket, socketpair
+from tempfile import TemporaryFile
 from typing import NoReturn
 
 ROOT = Path(__file__).parent.parent
@@ -187,6 +188,14 @@ def in_fork(work, output):
     leave_after(work)
 
 
+def said_in_fork(work):
+    """The exit status of some work in a fork of this process, and what it has said."""
+    with TemporaryFile("w+", errors="replace") as output:
+        status = in_fork(work, output.fileno())
+        output.seek(0)
+        return status, output.read()
+
+
 def leave_after(work) -> NoReturn:
     """Ends this process by the status that some work gives: Python would clear for seconds what was imported."""
     status = 1
@@ -205,12 +214,14 @@ def leave_after(work) -> NoReturn:
         os._exit(status)
 
 
+@cache
 def look_at_classes(recipe):
     """Imports what `fedgen fit` imports, and looks at a recipe's classes: each fork would do both, and take seconds."""
     from fedgen.__main__ import main
     from fedgen.cli.fit_server import import_kit
 
     import_kit()
+    importlib.import_module("omegaconf")  # by Lightning, as it writes a checkpoint
     with redirect_stdout(io.StringIO()), suppress(SystemExit):
         main(["fit", "--config", str(recipe), "--print_config"])
 

@@ -8,10 +8,11 @@ import re
 import struct
 import sys
 import termios
-import traceback
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+
+from tests.launched import leave_after
 
 
 def shown_on_terminal(code: str, folder: Path, columns: int = 80) -> str:
@@ -21,7 +22,7 @@ def shown_on_terminal(code: str, folder: Path, columns: int = 80) -> str:
     """
     child, reader = pty.fork()
     if not child:
-        _run(code, folder, columns)
+        leave_after(partial(_run, code, folder, columns))
     shown = b""
     try:
         while part := os.read(reader, 65536):
@@ -34,28 +35,19 @@ def shown_on_terminal(code: str, folder: Path, columns: int = 80) -> str:
     return text
 
 
-def _run(code: str, folder: Path, columns: int) -> NoReturn:
-    status = 1
-    try:
-        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
-            os.environ.pop(name, None)
-        os.environ["TERM"] = "xterm-256color"
-        os.chdir(folder)
-        sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], closefd=False) for number in range(3))  # noqa: SIM115
-        warnings.simplefilter("ignore")
-        for name in ("lightning", "lightning.fabric", "lightning.pytorch"):  # which log to what was there on import
-            for handler in logging.getLogger(name).handlers:
-                if type(handler) is logging.StreamHandler:
-                    handler.stream = sys.stderr  # the other one may be closed
-        exec(compile(code, "script.py", "exec"), {"__name__": "__main__"})
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+def _run(code: str, folder: Path, columns: int) -> None:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm-256color"
+    os.chdir(folder)
+    sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], closefd=False) for number in range(3))  # noqa: SIM115
+    warnings.simplefilter("ignore")
+    for name in ("lightning", "lightning.fabric", "lightning.pytorch"):  # which log to what was there on import
+        for handler in logging.getLogger(name).handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.stream = sys.stderr  # the other one may be closed
+    exec(compile(code, "script.py", "exec"), {"__name__": "__main__"})
 
 
 def written_lines(shown: str) -> list[str]:

@@ -1,8 +1,6 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
 import warnings
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -52,13 +50,9 @@ def fit(arguments: list[str], output) -> int:
     return in_fork(train, output.fileno())
 
 
-looked_at = cache(look_at_classes)
-
-
 def train_in_forks(monkeypatch) -> None:
     """Trainings are forks of this process from here on, which has imported and looked up what each would."""
-    looked_at(ROOT / "recipes/quickstart.yaml")
-    import_module("omegaconf")  # by Lightning, as it writes a checkpoint
+    look_at_classes(ROOT / "recipes/quickstart.yaml")
     monkeypatch.setattr(trainings, "run_fit", fit)
 
 

@@ -339,11 +339,12 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes, random.Random], b
 
 
 def run(seconds: float, seed: int) -> dict[str, Any]:
-    """Changes and reads files for so long.
+    """Changes and reads files for so long, in a process that may end of it.
 
     Returns:
         files read, refused and accepted by kind; faults in words; the longest time and the growth of memory.
     """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     source, counts, faults, longest = random.Random(seed), Counter[str](), [], 0.0
@@ -391,5 +392,4 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(json.dumps(run(float(sys.argv[1]), int(sys.argv[2]))))

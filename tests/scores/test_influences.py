@@ -1,7 +1,6 @@
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from fedgen.scores import (
     memorisation,
 )
 from fedgen.scores.aggregate import SharedVariances, client_blocks
-from tests.launched import in_fork
+from tests.launched import said_in_fork
 
 SCORES: dict[str, Callable[[list[Tensor], Tensor, bool], FederatedScore | Mapping[str, FederatedScore]]] = {
     "kid": lambda parts, made, errors: KernelReference.from_features(parts).score(made, errors),
@@ -77,9 +76,7 @@ def test_shared_variances_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_clients_times_generated_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_clients_times_generated_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a client and a generated image there are 6 million pairs; each score in a fork, whose peak is its own."""
     monkeypatch.setattr(sys.modules["fedgen.scores.aggregate"], "PAIRS", 2**18)
     features = torch.randn(9_600, 4, generator=torch.Generator().manual_seed(0))
@@ -93,15 +90,14 @@ def test_memory_does_not_grow_with_clients_times_generated_images(
     found = {}
     for name, make in references.items():
 
-        def measure(make: Callable[[], Any] = make) -> int:
+        def measure(make: Callable[[], Any] = make) -> None:
             reference = make()
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             reference.score(made)
             print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-            return 0
 
-        with (tmp_path / name).open("w") as said:
-            assert in_fork(measure, said.fileno()) == 0
-        found[name] = int((tmp_path / name).read_text())
+        status, said = said_in_fork(measure)
+        assert status == 0, said
+        found[name] = int(said)
     # kilobytes; all pairs at once take 80,000 (authenticity) to 480,000 (prdc)
     assert max(found.values()) < 40_000, found

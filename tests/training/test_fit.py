@@ -27,7 +27,7 @@ from fedgen.io.files import require_writable
 from fedgen.models import WGANGP
 from fedgen.recipe.recipe_files import PARTS, WRITTEN
 from fedgen.training.fit import LOCK, apply_control, only_run
-from tests.launched import environment, fork_ranks, in_fork
+from tests.launched import environment, fork_ranks, said_in_fork
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = Path("checkpoints/tiny")
@@ -719,12 +719,11 @@ def test_shipped_recipes_are_what_the_command_takes(path, capsys, monkeypatch):
     assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
-def fit_in_forks(recipe, log, *options, ranks=1, sent=None):
+def fit_in_forks(recipe, *options, ranks=1, sent=None):
     """`fedgen fit` in as many forks of this process; its status and output.
 
     Args:
         recipe: for the command.
-        log: file for the output.
         options: of the command.
         ranks: its processes.
         sent: a signal that the process gets in the turn of a client of the second round.
@@ -744,17 +743,15 @@ def fit_in_forks(recipe, log, *options, ranks=1, sent=None):
         WGANGP.training_step = step
         return fit(recipe, *options)
 
-    with open(log, "wb") as output:
-        status = in_fork(work, output.fileno())
-    return status, log.read_text()
+    return said_in_fork(work)
 
 
 @pytest.mark.slow
-def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, trained, tmp_path, capsys):
+def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, trained, capsys):
     """Interrupted, terminated and killed in a round, then left alone: same weights, same score table; whoever waits
     for the command is told that it did not finish. Kills at other moments are in tests/test_kills.py."""
     for sent, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
-        found, said = fit_in_forks(recipe, tmp_path / "log", sent=sent)
+        found, said = fit_in_forks(recipe, sent=sent)
         assert found == status, said[-3000:]
         assert ("the same command resumes after round 0 (1 done)" in said) == (sent != signal.SIGKILL), said[-3000:]
         assert {path.name for path in RUN.glob("*.ckpt")} == {"last.ckpt", "round=00000.ckpt"}
@@ -793,6 +790,6 @@ def test_two_processes_train_and_one_of_them_speaks(recipe, trained, tmp_path):
     assert one.keys() == two.keys()
     for key, value in one.items():
         assert two[key] == pytest.approx(value, rel=0.05, abs=1e-3), key  # Adam makes rounding larger
-    status, said = fit_in_forks(recipe, tmp_path / "log", "--local_only", "--trainer.devices", "2", ranks=2)
+    status, said = fit_in_forks(recipe, "--local_only", "--trainer.devices", "2", ranks=2)
     assert status == 2
     assert "clients that train alone are on 2 processes" in said
