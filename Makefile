@@ -21,7 +21,7 @@ define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing $(2) into $(VENV): minutes, and some 6 GB where pip takes torch's GPU build (README: the CPU build)"
 	$(BIN)/pip install --no-compile --disable-pip-version-check --editable '$(1)'
-	@cd $(VENV)/lib/python*/site-packages && $(abspath $(BIN))/python -m compileall -qq -j 0 $(IMPORTED) || true
+	@cd $(VENV)/lib/python*/site-packages && $(abspath $(BIN))/python -m compileall -qq -j 0 -x '/(tests|_internal)/' $(IMPORTED) || true
 	@$(BIN)/python -W ignore -c 'import torchvision' 2>/dev/null || \
 	{ echo "torchvision does not load with the torch in $(VENV); mend it by: $(BIN)/pip install --force-reinstall torch torchvision" >&2; exit 1; }
 endef
@@ -94,7 +94,7 @@ docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --jobs 2 --fail-on-warning --keep-going --quiet -b html docs build/docs
 
 $(VENV)/.docs: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 dist: $(VENV)/.dist ## the package for others in dist: a source archive, and the wheel of it, both checked

@@ -198,6 +198,14 @@ def share_navigation(app: Any, page: str, template: str, context: dict[str, Any]
         context["toctree"] = toctree
 
 
+def spread_tutorials(app: Any, env: Any, names: list[str]) -> None:
+    """Put tutorials, whose code runs, far from each other: pages beside each other are read by the same process."""
+    run = [name for name in names if name.startswith("tutorials/")]
+    names[:] = [name for name in names if name not in run]
+    for number, name in enumerate(run):
+        names.insert(number * len(names) // len(run), name)
+
+
 PART = (nodes.section, addnodes.desc)  # what the search finds: a section, or a documented name
 UNSEEN = (*PART, nodes.title, nodes.Invisible, nodes.raw, nodes.math_block, addnodes.desc_signature)
 
@@ -244,6 +252,7 @@ def without_own_search(app: Any) -> None:
 def setup(app: Any) -> None:
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it adds a file, and does not say
     app.connect("builder-inited", without_own_search)
+    app.connect("env-before-read-docs", spread_tutorials)
     app.connect("html-page-context", keep_whole)
     app.connect("html-page-context", share_navigation)
     app.connect("build-finished", write_pages)
