@@ -36,6 +36,8 @@ def test_each_part_runs_in_small_on_a_cpu(part, capsys, monkeypatch):
         monkeypatch.setattr(module, "DIM", 64)  # most of the time would go to as many features as Inception has
     published = stylegan2.configuration
     monkeypatch.setattr(stylegan2, "configuration", lambda **options: replace(published(**options), channel_base=256))
+    for name, few in (("CLIENTS", 2), ("PER_CLIENT", 16), ("BATCH", 8)):
+        monkeypatch.setattr(rounds, name, few)
     gpu.main(["--device", "cpu", "--small", "--parts", part])
     out, err = capsys.readouterr()
     assert "failed" not in err
