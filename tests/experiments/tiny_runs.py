@@ -1,5 +1,6 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
+import gc
 import json
 import warnings
 from pathlib import Path
@@ -48,6 +49,7 @@ def fit(arguments: list[str], output) -> int:
 
     def train() -> int:
         warnings.simplefilter("default")  # which pytest made errors
+        gc.disable()  # it would look through all that this process has imported
         return main(["fit", *arguments])
 
     return in_fork(train, output.fileno())
