@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import DDPMScheduler
 
-from benchmarks import ddpm, device, fastfid, frechet, gpu, mmd2, rounds, stylegan2
+from benchmarks import ddpm, device, evaluation, fastfid, frechet, gpu, mmd2, rounds, stylegan2
 from benchmarks.page import page
 
 LEAST = {"rounds": 6, "ddpm": 6, "vectorised": 4, "stylegan2": 7, "losses": 20, "evaluation": 5}  # figures of each part
@@ -36,6 +36,9 @@ def test_each_part_runs_in_small_on_a_cpu(part, capsys, monkeypatch):
         monkeypatch.setattr(module, "DIM", 64)  # most of the time would go to as many features as Inception has
     published = stylegan2.configuration
     monkeypatch.setattr(stylegan2, "configuration", lambda **options: replace(published(**options), channel_base=256))
+    for name, few in (("CLIENTS", 2), ("PER_CLIENT", 16), ("BATCH", 8)):
+        monkeypatch.setattr(rounds, name, few)
+    monkeypatch.setattr(evaluation, "OF_CLIENT", 10)
     gpu.main(["--device", "cpu", "--small", "--parts", part])
     out, err = capsys.readouterr()
     assert "failed" not in err
@@ -109,7 +112,7 @@ def test_gpus_that_there_are_are_listed(monkeypatch, capsys):
 def test_stylegan2_in_full_size_has_the_shapes_of_its_steps(part, plain):
     """On the meta device, which computes shapes alone."""
     work = stylegan2.Work(256, 8, "meta")
-    with stylegan2.plainly() if plain else warnings.catch_warnings():
+    with torch.device("meta"), stylegan2.plainly() if plain else warnings.catch_warnings():
         found = stylegan2.PARTS[part](work, stylegan2.make_pair(work, channels_last=not plain))
     assert found.device.type == "meta"
     assert found.shape == ((8, 3, 256, 256) if part == "generator's images" else ())
@@ -118,7 +121,8 @@ def test_stylegan2_in_full_size_has_the_shapes_of_its_steps(part, plain):
 @pytest.mark.slow
 def test_the_ddpm_in_full_size_has_the_shapes_of_its_step():
     setup = replace(ddpm.CIFAR, device="meta")
-    network = ddpm.make_model(setup).to("meta").network.body
+    with torch.device("meta"):
+        network = ddpm.make_model(setup).network.body
     assert 35_000_000 < sum(value.numel() for value in network.parameters()) < 36_500_000
     clean = torch.empty(setup.batch, setup.channels, setup.side, setup.side, device="meta")
     loss = ddpm.noise_loss(network, DDPMScheduler(num_train_timesteps=1000), clean)

@@ -25,7 +25,10 @@ SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "L
 BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
 FITS = """
 import sys
+from contextlib import redirect_stdout, suppress
 from fedgen.__main__ import main
+with open("printed.yaml", "w") as file, redirect_stdout(file), suppress(SystemExit):
+    main(["fit", "quickstart", "--print_config", *{}])
 assert main(["fit", "quickstart", *{}]) == 0
 sys.exit(main(["fit", "ddpm_digits"]))
 """
@@ -141,11 +144,16 @@ def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty
         "--trainer.callbacks.num_images",
         "20",
     ]
-    missing = run(str(commands / "python"), "-c", FITS.format(fit), cwd=tmp_path, status=2)
+    named = ["--data.partition", "SavedPartition", "--data.partition.path", "p.npz", "--model.generator"]
+    code = FITS.format([*named, "DCGANGenerator"], fit)
+    missing = run(str(commands / "python"), "-c", code, cwd=tmp_path, status=2)
     assert "Traceback" not in missing
     assert "pip install 'fedgen[diffusion]'" in missing
     folder = tmp_path / "checkpoints" / "quickstart"
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    printed = (tmp_path / "printed.yaml").read_text()  # classes are found by their names alone
+    assert "class_path: fedgen.clients.partitions.SavedPartition" in printed
+    assert "class_path: fedgen.models.networks.DCGANGenerator" in printed
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "printed.yaml"}
     assert list(folder.glob("round=*.ckpt"))
     run(fedgen_command, "report", str(folder), "--output", "page.html", cwd=tmp_path)
     assert "<title>" in (tmp_path / "page.html").read_text()

@@ -169,20 +169,3 @@ def test_stored_features_are_scored_without_lightning_and_matplotlib_draws(tmp_p
 
 def test_the_names_of_presets_that_options_list_are_those_of_presets():
     assert {name: preset.name for name, preset in PRESETS.items()} == {name: name for name in NAMES}
-
-
-@pytest.mark.slow
-def test_a_class_is_found_by_its_name_alone(tmp_path):
-    command = [sys.executable, "-m", "fedgen", "fit", "--config", "recipes/quickstart.yaml", "--print_config"]
-    given = [
-        "--data.partition",
-        "SavedPartition",
-        "--data.partition.path",
-        "p.npz",
-        "--model.generator",
-        "DCGANGenerator",
-    ]
-    result = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert "class_path: fedgen.clients.partitions.SavedPartition" in result.stdout
-    assert "class_path: fedgen.models.networks.DCGANGenerator" in result.stdout

@@ -1,5 +1,7 @@
 """Two folders scored as torch-fidelity and clean-fid score them: by those packages themselves, on the same weights."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,19 @@ import torch_fidelity
 from cleanfid.fid import fid_from_feats, get_folder_features
 from PIL import Image
 
-from fedgen.embeddings import load_embedding
+from fedgen.embeddings import fidelity, load_embedding
 from fedgen.embeddings.fidelity import forward_of_floats
 from fedgen.evaluation import PeerEvaluation, Reading, StoredOptions, save_features, score_reference
 from tests.evaluation.test_parity import ABSOLUTE, RELATIVE, draw_pictures, write_pngs
 
 PRESETS = ("torch-fidelity", "clean-fid")
 SIZES = {"generated": 10, "real": 12}
+BUILD = cache(fidelity._build)
+
+
+@pytest.fixture(autouse=True)
+def each_network_is_built_once(monkeypatch):
+    monkeypatch.setattr(fidelity, "_build", BUILD)
 
 
 @pytest.fixture(scope="module")

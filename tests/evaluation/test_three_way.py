@@ -362,13 +362,13 @@ def test_unmatched_pools_show_a_gap_that_is_none_and_matched_ones_do_not():
         data = FederatedDataModule(
             clients_of_a_population(seed), Natural(), held_out=0.5, seed=seed, split=ThreeWaySplit(0.2)
         )
-        generated = population(2000, torch.Generator().manual_seed(1000 + seed))
+        generated = population(1000, torch.Generator().manual_seed(1000 + seed))
         scores = [
             KernelReference.from_features([data.examples.inputs[c.held_out] for c in kind], kernel).score(generated)
             for kind in (data.clients, data.unparticipating)
         ]
         unmatched.append(scores[1].values["all"] - scores[0].values["all"])
-        judge = evaluator(data, scores=[LINEAR], num_images=2000, seed=seed, controls=True)
+        judge = evaluator(data, scores=[LINEAR], num_images=1000, seed=seed, controls=True)
         found = {name: group[0].value for name, group in by_column(judge.evaluate(population).records).items()}
         matched.append(found["gap/participation/kid_all"])
         gap = (FLOOR, "gap/participation", "avg")

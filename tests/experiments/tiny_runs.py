@@ -1,5 +1,7 @@
 """Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
 
+import gc
+import json
 import warnings
 from pathlib import Path
 
@@ -38,6 +40,8 @@ TINY = {
 }
 # runs' pages, tables and grids take as long as such a training, and are tested elsewhere
 QUIET = {"page": False, "report": False, "grid": 0}
+# by a recipe's model the tensors that it is born with: rebuilding a run takes longer than scoring its images
+BORN: dict[str, dict[str, torch.Tensor]] = {}
 
 
 def fit(arguments: list[str], output) -> int:
@@ -45,6 +49,7 @@ def fit(arguments: list[str], output) -> int:
 
     def train() -> int:
         warnings.simplefilter("default")  # which pytest made errors
+        gc.disable()  # it would look through all that this process has imported
         return main(["fit", *arguments])
 
     return in_fork(train, output.fileno())
@@ -84,14 +89,16 @@ def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
     recipe["data"]["init_args"] |= {"seed": int(given["--data.init_args.seed"]), **own}
     training.place.mkdir(parents=True)
     (training.place / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
-    with isolated():
-        torch.manual_seed(1000 * training.seed)
-        model, _ = rebuild(training.place)
+    born = BORN.setdefault(json.dumps(recipe["model"]), {})
+    if not born:
+        with isolated():
+            torch.manual_seed(0)
+            born |= rebuild(training.place)[0].state_dict()
     for round in rounds:
         draws = torch.Generator().manual_seed(1000 * training.seed + round)
         state = {
             name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value
-            for name, value in model.state_dict().items()
+            for name, value in born.items()
         }
         torch.save({"state_dict": state, "epoch": round}, training.place / checkpoint_name(round))
     return training.place

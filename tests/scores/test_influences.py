@@ -32,8 +32,8 @@ import os, resource, sys, torch
 from fedgen.scores import AuthenticityReference, KernelReference, ManifoldReference, SlicedReference
 torch.set_num_threads(1)
 sys.modules["fedgen.scores.aggregate"].PAIRS = 2**18
-features = torch.randn(10_000, 4, generator=torch.Generator().manual_seed(0))
-clients, made = list(features[:8_000].split(2)), features[8_000:]
+features = torch.randn(8_000, 4, generator=torch.Generator().manual_seed(0))
+clients, made = list(features[:4_000].split(2)), features[4_000:]
 references = {
     "kid": lambda: KernelReference.from_features(clients),
     "prdc": lambda: ManifoldReference.from_features(clients, k=1),

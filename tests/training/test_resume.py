@@ -264,7 +264,7 @@ def test_a_file_elsewhere_is_named_itself_and_other_errors_are_left_alone(tmp_pa
 
 @pytest.mark.slow
 def test_a_finished_run_still_says_who_was_left_out_when(work, capsys, caplog):
-    recipe = {**RECIPE, "trainer": {**RECIPE["trainer"], "max_epochs": 2, "logger": False}}
+    recipe = {**RECIPE, "trainer": {**RECIPE["trainer"], "max_epochs": 2}}
     Path("tiny.yaml").write_text(yaml.safe_dump(recipe))
     caplog.set_level(logging.INFO)
     said = ["left out: 1 client, 1 turn", "  'class 7', round 1: RuntimeError: no sevens today"]

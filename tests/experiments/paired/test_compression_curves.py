@@ -1,5 +1,6 @@
 """What whole and compressed updates are compared by, on curves that can be read off."""
 
+from fedgen.class_paths import import_by_path
 from fedgen.experiments.engine.trainings import slug
 from fedgen.experiments.paired.cost_curves import COMPRESSORS, WHOLE, CompressedChoice, bytes_lines
 
@@ -20,6 +21,10 @@ def test_lines_say_what_was_seen_at_as_many_bytes_and_after_as_many_rounds():
     assert second.startswith("QSGD, 8 bits: FID-all after as many rounds, less that of whole, differs: +0.967")
 
 
-def test_arms_have_folders_of_their_own():
-    names = [slug(arm.name) for arm in CompressedChoice().arms()]
+def test_arms_have_folders_and_compressors_of_their_own():
+    arms = CompressedChoice().arms()
+    given = [arm.settings["trainer.strategy"]["init_args"]["compression"] for arm in arms[1:]]
+    made = [import_by_path(one["class_path"])(**one.get("init_args", {})) for one in given]
+    assert [type(one).__name__ for one in made] == [kind for kind, _ in COMPRESSORS.values()]
+    names = [slug(arm.name) for arm in arms]
     assert names == ["whole", "QSGD-8-bits", "QSGD-4-bits", "top-5", "signs", "rank-2"]

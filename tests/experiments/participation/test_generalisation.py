@@ -3,12 +3,21 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.class_paths import import_by_path
 from fedgen.experiments.engine.gaps import GapChoice, GapScores, named_by_clients
 from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.participation.gaps_by_setting import arms_of, chosen_by, reach_table, reached, reached_after
+from fedgen.experiments.participation.gaps_by_setting import (
+    ADAPTIVE,
+    arms_of,
+    chosen_by,
+    reach_table,
+    reached,
+    reached_after,
+)
 from fedgen.experiments.participation.participation_gap import ClassifierChoice, PartitionChoice
 from tests.experiments.participation.tiny_recipes import digits_recipe
 
@@ -92,11 +101,13 @@ def test_an_arm_that_cannot_be_split_is_named_before_any_training(recipe):
 
 
 def test_arms_of_servers_and_clients():
-    arms = arms_of(0.1, {"FedAdam": 0.01}, mu=0.5)
-    assert [arm.name for arm in arms] == ["FedAvg", "FedAvgM", "FedAdam", "FedProx", "SCAFFOLD"]
-    (settings,) = arms[2].settings.values()
-    options = {"lr": 0.01, "convention": "reddi"}
-    assert settings == {"class_path": "fedgen.federated.FedAdam", "init_args": options}
+    arms = arms_of(0.1, dict.fromkeys(ADAPTIVE, 0.01), mu=0.5)
+    assert [arm.name for arm in arms] == ["FedAvg", "FedAvgM", *ADAPTIVE, "FedProx", "SCAFFOLD"]
+    for arm in arms[2:5]:
+        (settings,) = arm.settings.values()
+        options = {"lr": 0.01, "convention": "reddi"}
+        assert settings == {"class_path": f"fedgen.federated.{arm.name}", "init_args": options}
+        import_by_path(settings["class_path"])([torch.nn.Parameter(torch.zeros(1))], **options)
 
 
 def test_a_target_is_reached_at_the_first_evaluation_that_is_no_worse():

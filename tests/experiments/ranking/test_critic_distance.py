@@ -10,6 +10,7 @@ from fedgen.experiments.ranking import critic_distance as experiment
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100
+from tests.experiments.tiny_runs import draw_unwritten
 
 DIGITS = {"data": "digits", "embedding": "pixels", "components": 4, "num_images": 40}
 SHORT = CriticOptions(hidden=8, max_steps=20)
@@ -51,7 +52,8 @@ def test_the_distance_of_the_means_by_hand():
 
 
 @pytest.mark.slow
-def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weights):
+def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weights, monkeypatch):
+    draw_unwritten(monkeypatch)
     write_cifar10(Path("data"))
     write_cifar100(Path("data"), classes=(0, 50))
     experiment.wasserstein(

@@ -11,6 +11,7 @@ from fedgen.experiments.ranking.rising_variance import (
     variance_limited,
 )
 from tests.data.published import write_cifar10
+from tests.experiments.tiny_runs import draw_unwritten
 
 TINY = {
     "data": "digits",
@@ -30,7 +31,8 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_cifar10_in_its_files_with_local_weights_in_the_papers_setting(clip_weights, capsys):
+def test_cifar10_in_its_files_with_local_weights_in_the_papers_setting(clip_weights, capsys, monkeypatch):
+    drawn = draw_unwritten(monkeypatch)
     write_cifar10(Path("files"), count=40, labels=[i % 10 for i in range(40)])
     variance_limited(
         data="cifar10",
@@ -47,7 +49,7 @@ def test_cifar10_in_its_files_with_local_weights_in_the_papers_setting(clip_weig
     )
     out = capsys.readouterr().out
     assert "cifar10/train, means over 2 anchors; clip-vit-b-32, neighbours by clip-vit-b-32" in out
-    assert Path("checkpoints/variance-limited-cifar10-clip-vit-b-32-quick/variance_limited.png").exists()
+    assert drawn == [Path("checkpoints/variance-limited-cifar10-clip-vit-b-32-quick/variance_limited.png")]
 
 
 def test_a_class_with_too_few_images_is_refused_before_anything_is_embedded(monkeypatch):

@@ -16,6 +16,7 @@ from fedgen.experiments.ranking import truncation as experiment
 from fedgen.experiments.ranking.truncation import StyleFederation, TruncatedStyles, TruncationChoice, read_styles
 from fedgen.models.stylegan2.network_file import NetworkFile
 from tests.experiments.ranking.tiny_network import network
+from tests.experiments.tiny_runs import draw_unwritten
 
 FILE = Path("tiny.safetensors")
 
@@ -156,6 +157,7 @@ RUN = {"network": FILE, "embedding": "pixels", "output": Path("out"), "quick": T
 
 @pytest.mark.slow
 def test_another_network_in_the_same_file_is_refused_and_a_stopped_run_goes_on(monkeypatch, capsys):
+    draw_unwritten(monkeypatch)
     NetworkFile(generator=network(mean=False)).write(FILE)
     whole, known = Scorers.score, []
 
