@@ -5,25 +5,20 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedgen.embeddings import Embedding, load_embedding
+from tests.launched import leave_out_what_takes_time
 
 torch.set_num_threads(1)
 # What is imported and collected stays: looking through it for garbage took half of the collection,
 # and more of every full pass later.
 gc.disable()
-os.fsync = lambda _: None  # tests kill processes, and no machine: what is written need not reach the disk
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
-# Lightning, once it is imported, looks through all installed packages for each Trainer: they do not change in tests
-metadata.entry_points = cache(metadata.entry_points)
-# Adam asks before each step how many GPUs there are, and PyTorch looks for a library each time: a tenth of small fits
-torch.cuda._device_count_nvml = cache(torch.cuda._device_count_nvml)
+leave_out_what_takes_time()
 
 
 def pytest_collection_finish() -> None:

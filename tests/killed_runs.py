@@ -239,7 +239,6 @@ def main(folder, kills=KILLS, rounds=ROUNDS, strategy=None):
     """
     folder = Path(folder)
     torch.set_num_threads(1)
-    os.fsync = lambda _: None  # tests kill processes, and no machine
     sys.argv = ["fedgen"]
     recipe = folder / "tiny.yaml"
     trainer = RECIPE["trainer"] | {"max_epochs": rounds} | ({} if strategy is None else {"strategy": strategy})

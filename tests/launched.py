@@ -16,11 +16,14 @@ import time
 import traceback
 from contextlib import redirect_stdout, suppress
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from select import select
 from socket import recv_fds, send_fds, socket, socketpair
 from tempfile import TemporaryFile
 from typing import NoReturn
+
+import torch
 
 ROOT = Path(__file__).parent.parent
 BEGUN, ENDED = "the first process has the number", "the first process ended with"
@@ -131,8 +134,18 @@ class Forks:
         return bool(part)
 
 
+def leave_out_what_takes_time():
+    """In this process from now on: what no test is about."""
+    os.fsync = lambda _: None  # tests kill processes, and no machine: what is written need not reach the disk
+    # Lightning, once it is imported, looks through all installed packages for each Trainer: they do not change in tests
+    metadata.entry_points = cache(metadata.entry_points)
+    # Adam asks before each step how many GPUs there are, and PyTorch looks for a library: a tenth of small fits
+    torch.cuda._device_count_nvml = cache(torch.cuda._device_count_nvml)
+
+
 def serve(calls):
     """Runs scripts in forks until there are no more calls."""
+    leave_out_what_takes_time()
     while True:
         told, descriptors, *_ = recv_fds(calls, 2**16, 1)
         if not told:
