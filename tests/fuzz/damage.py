@@ -206,14 +206,14 @@ def fuzz(
         same: whether a value is what the file holds; for a format without checksums, whether it is well formed.
         refusals: errors that the reader may raise, whose text must name the file.
         valid: kinds of strangers that are not strange to this reader.
-        copies: how many of the thousand copies, the first ones; with fewer than 64, strangers are `traps` alone.
-        least: of a thousand copies more than these are refused; with fewer than 64 it is not asked.
+        copies: how many of the thousand copies, the first ones; with fewer than 24, strangers are `traps` alone.
+        least: of a thousand copies more than these are refused; with fewer than 24 it is not asked.
 
     Raises:
         AssertionError: for every fault, the first ones in words.
     """
     content, sentinel, before = path.read_bytes(), path.with_name("sentinel"), _peak_memory()
-    expected, problems, refused, few = read(path), [], 0, copies < 64
+    expected, problems, refused, few = read(path), [], 0, copies < 24
     given = (traps if few else strangers)(sentinel)
     others = {f"of another kind: {what}": copy for what, copy in given.items() if what not in valid}
     for what, copy in [*damaged(content, count=copies), *others.items()]:

@@ -186,14 +186,14 @@ OPTIMIZER = ("optimizer_states", 0, "param_groups", 0)
 def kept(*keys, like, shape, step=True):
     """Changes of what an optimizer keeps of a parameter, which its next step, or none, would stumble over.
 
-    All of the first name, some of others.
+    All of the first name, some of others and of those without steps.
     """
     tensors = [torch.zeros(shape, dtype=kind) for kind in KINDS]
     values = (LOST, 3, "x", [], {}, *tensors, torch.zeros(1), torch.zeros(*shape, 1), torch.full(shape, NAN))
     found = {}
     for name in like:
         lost_alone = values[1:] if not step else (*values, None)  # SGD begins a momentum anew
-        lost_alone = lost_alone if name == like[0] else lost_alone[-4:]
+        lost_alone = lost_alone if step and name == like[0] else lost_alone[-4:]
         found |= {f"{keys} {name} {number}": put(*keys, name, value=value) for number, value in enumerate(lost_alone)}
     if step:
         found |= one_of(*keys, "step", values=(LOST, -1, "3", None, [], True, NAN, torch.zeros(2), torch.tensor(True)))

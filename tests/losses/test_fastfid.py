@@ -31,7 +31,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
-@pytest.mark.parametrize("batch", first_quick(BATCHES))
+@pytest.mark.parametrize("batch", first_quick(["two images", "few", "many"]))
 @pytest.mark.parametrize("weights", ["examples", "uniform", [0.1, 0.5, 0.0, 0.4]])
 def test_values_are_the_scores(batch: str, moments: str, weights: str | list[float]) -> None:
     reference = FrechetReference.from_features(CLIENTS, weights).score(BATCHES[batch], errors=False)
@@ -98,7 +98,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("clients", REFERENCES)
-@pytest.mark.parametrize("images", first_quick([3, 7, DIM + 8]))
+@pytest.mark.parametrize("images", first_quick([3, DIM + 1]))
 @pytest.mark.parametrize("aggregate", ["all", "avg"])
 def test_gradcheck(clients: str, images: int, aggregate: str) -> None:
     loss = FastFIDLoss(aggregate=aggregate).set_references(REFERENCES[clients])

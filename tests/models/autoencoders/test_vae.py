@@ -201,7 +201,7 @@ def test_over_flower_it_is_the_simulations_model_with_the_moments_of_all_clients
     widths = {"image_size": 8, "channels": 1, "latent_channels": 2, "widths": [4, 4], "layers": 1, "attention": False}
     network = {"class_path": "fedgen.models.networks.AutoencoderKL", "init_args": widths}
     model = {"class_path": "fedgen.models.VAE", "init_args": {"network": network, "lr": 0.01}}
-    images, settings = write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(2, model=model)
+    images, settings = write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(1, model=model)
     simulated = simulate(settings, images, tmp_path / "simulated")
     deployed, _ = deploy(settings, images, tmp_path / "deployed")
     assert deployed["fedavg"]["left_out"] == []
