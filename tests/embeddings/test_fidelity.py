@@ -42,27 +42,23 @@ def test_inception_gradients_agree_with_a_finite_difference(inception_weights):
 
 
 @pytest.mark.slow
-def test_earlier_inception_layers_have_their_own_names(inception_weights, rgb):
-    embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer="192")
-    theirs = FeatureExtractorInceptionV3("inception-v3-compat", ["192"], str(inception_weights))(to_uint8(rgb))
-    assert (embedding.name, embedding.dim) == ("inception-v3-compat-192", 192)
-    assert torch.equal(embedding(rgb), theirs[0])
-
-
-@pytest.mark.slow
-def test_float64_is_float64_where_torch_fidelity_computes_in_float32(inception_weights, rgb):
+def test_an_earlier_layer_has_its_name_and_float64_where_torch_fidelity_computes_in_float32(inception_weights, rgb):
     single = load_embedding("inception-v3-compat-64", weights=inception_weights)
-    double = load_embedding("inception-v3-compat-64", weights=inception_weights, dtype="float64")
+    double = load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
+    for embedding in (single, double):
+        assert (embedding.name, embedding.dim) == ("inception-v3-compat-64", 64)
     assert next(double.network.parameters()).dtype == torch.float64
-    assert double(rgb).dtype == torch.float32
-    assert not torch.equal(double(rgb), single(rgb))
-    torch.testing.assert_close(double(rgb), single(rgb), rtol=1e-4, atol=1e-5)
+    found, other = double(rgb[:1]), single(rgb)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, other[:1])
+    torch.testing.assert_close(found, other[:1], rtol=1e-4, atol=1e-5)
     assert double.fingerprint() != single.fingerprint()
     # torch-fidelity's own option, kept as evidence: the day this fails its bug is fixed.
     theirs = FeatureExtractorInceptionV3(
         "inception-v3-compat", ["64"], str(inception_weights), feature_extractor_internal_dtype="float64"
     )
     assert next(theirs.parameters()).dtype == torch.float32
+    assert torch.equal(other, theirs(to_uint8(rgb))[0])
 
 
 def test_clip_features_are_bitwise_torch_fidelitys(clip, clip_weights, rgb):
@@ -106,11 +102,12 @@ def test_clean_inception_resizes_outside_the_network_and_has_its_own_name(incept
     assert clean.name == "inception-v3-compat-clean-fid"
     assert clean.settings["resize"] != inception.settings["resize"]
     assert clean.fingerprint() != inception.fingerprint()
-    # its own resize leaves 299 x 299 images as they are
-    assert torch.equal(clean(rgb), inception.features(clean_resize(quantise(rgb), 299)))
-    images = rgb.clone().requires_grad_()
-    clean(images).sum().backward()
+    images = rgb[:1].clone().requires_grad_()
+    features = clean(images)
+    features.sum().backward()
     assert images.grad.abs().sum() > 0
+    # its own resize leaves 299 x 299 images as they are
+    assert torch.equal(features, inception.features(clean_resize(quantise(rgb[:1]), 299)))
     again = load_embedding(clean.name, weights=inception_weights)
     assert again.fingerprint() == clean.fingerprint()
     early = load_embedding("inception-v3-compat-64-clean-fid", weights=inception_weights)

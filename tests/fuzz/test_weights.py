@@ -234,7 +234,7 @@ SETTINGS = {
     **{f"style_dim {value}": {"style_dim": value} for value in (2**40, 10**30, 0, -4, "4", None)},
     **{f"image_size {value}": {"image_size": value, "channel_base": 2**30} for value in (2**20, 2**29, 7, -8, "8")},
     **{f"num_classes {value}": {"num_classes": value} for value in (10**12, 1, -1, "2")},
-    **{f"taps {str(value)[:20]}": {"taps": value} for value in ("wide", 3, [NAN], [0] * 10**6, [[1]])},
+    **{f"taps {str(value)[:20]}": {"taps": value} for value in ("wide", 3, [NAN], [0] * 10**5, [[1]])},
 }
 
 

@@ -332,12 +332,12 @@ def scale_found(moments: Moments, refresh_every: int = 1, images: int = 16, dim:
     # where the population lags by some tens of steps, larger steps would overshoot
     optimizer = torch.optim.SGD([scale], lr=(0.01 if moments.remembers else 0.2) / dim)
     found = []
-    for step in range(500):
+    for step in range(200):
         noise = torch.randn(images, dim, generator=generator, dtype=torch.float64)
         optimizer.zero_grad()
         loss(scale * noise).backward()
         optimizer.step()
-        if step >= 250:
+        if step >= 100:
             found.append(scale.item())
     return sum(found) / len(found)
 
