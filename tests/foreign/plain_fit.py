@@ -138,5 +138,6 @@ def federated(
 
 def deviation(found: nn.Module, expected: nn.Module) -> float:
     """The largest difference of any number of two modules' state."""
-    pairs = [(found.state_dict()[name].double(), value.double()) for name, value in expected.state_dict().items()]
+    state = found.state_dict()
+    pairs = [(state[name].double(), value.double()) for name, value in expected.state_dict().items()]
     return max(float((one - other).abs().max()) for one, other in pairs if isinstance(other, Tensor))

@@ -50,7 +50,8 @@ def train(tmp_path):
 
 
 def same(a, b):
-    return all(torch.equal(value, b.state_dict()[name]) for name, value in a.state_dict().items())
+    found = b.state_dict()
+    return all(torch.equal(value, found[name]) for name, value in a.state_dict().items())
 
 
 def make(name, num_classes=None, **options):

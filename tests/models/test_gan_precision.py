@@ -118,4 +118,5 @@ def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_
     path = tmp_path / "half.ckpt"
     run(1)[1].save_checkpoint(path)
     resumed, _ = run(3, path)
-    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    found = resumed.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())

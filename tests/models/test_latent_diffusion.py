@@ -87,7 +87,8 @@ def images_of(count):
 
 
 def same(first, second):
-    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+    found = second.state_dict()
+    return all(torch.equal(value, found[name]) for name, value in first.state_dict().items())
 
 
 @pytest.mark.slow

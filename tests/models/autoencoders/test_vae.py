@@ -47,7 +47,8 @@ def train(module, rounds, folder, ckpt_path=None, **options):
 
 
 def same(first, second):
-    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+    found = second.state_dict()
+    return all(torch.equal(value, found[name]) for name, value in first.state_dict().items())
 
 
 @pytest.mark.parametrize(("reconstruction", "power"), [("l1", 1), ("l2", 2)])
@@ -127,7 +128,7 @@ def test_it_learns_to_give_images_back():
     levels = torch.linspace(-0.9, 0.9, 16).view(16, 1, 1, 1).expand(16, 1, 8, 8)
     before = model.example_losses(levels)
     optimizer = torch.optim.Adam(model.network.parameters(), lr=0.02)
-    for _ in range(100):  # after 40 it depends on the draws, and on the processor
+    for _ in range(70):  # after 40 it depends on the draws, and on the processor
         optimizer.zero_grad()
         model.training_step((levels,), 0).backward()
         optimizer.step()

@@ -134,8 +134,8 @@ def hub(pipeline, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_name_on_the_hub_is_its_pipeline_without_code_and_pickles(hub, pipeline):
-    model, named = make(pipeline), make("owner/pipeline")
-    assert all(torch.equal(value, named.state_dict()[name]) for name, value in model.state_dict().items())
+    model, named = make(pipeline), make("owner/pipeline").state_dict()
+    assert all(torch.equal(value, named[name]) for name, value in model.state_dict().items())
     assert {file.suffix for file in hub.rglob("*.*")} == {".json", ".safetensors", ".txt"}
     assert [file.name for file in hub.rglob("*.txt")] == ["merges.txt"]
 
@@ -197,7 +197,8 @@ def test_training_resumes_to_the_bit_and_checkpoints_need_no_folder(pipeline, tm
     train(whole, tmp_path, 2).save_checkpoint(tmp_path / "two.ckpt")
     train(part, tmp_path, 1).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, tmp_path, 2, tmp_path / "one.ckpt")
-    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    found = resumed.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())
     again = DDPM.load_from_checkpoint(tmp_path / "two.ckpt", weights_only=True)
     assert again.network.settings == whole.network.settings
     labels = torch.tensor([2, 1])
