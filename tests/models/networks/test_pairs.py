@@ -103,18 +103,16 @@ def test_a_sngan_critic_sums_its_maps_where_the_resnet_takes_their_mean():
 @pytest.mark.slow
 def test_sagan_pair_has_the_papers_size_and_shapes():
     """1024 to 64 maps, attention over 256 and 128 maps of 32x32: 81.5 million parameters in all."""
-    assert SAGANGenerator(8, 1, 5, 4, attention_size=4).attention.gamma.item() == 0.0
-    with torch.device("meta"):
-        generator, critic = SAGANGenerator(num_classes=1000), SAGANCritic(num_classes=1000)
-        labels, latents = torch.tensor([3, 999]), torch.randn(2, 128)
+    generator, critic = SAGANGenerator(num_classes=1000), SAGANCritic(num_classes=1000)
     assert [block.conv1.out_channels for block in generator.blocks] == [1024, 512, 256, 128, 64]
-    assert generator.attention.query.out_channels == 32
+    assert (generator.attention.gamma.item(), generator.attention.query.out_channels) == (0.0, 32)
     assert critic.blocks[2].query.out_channels == 16
     assert round((count(generator) + count(critic)) / 1e6, 1) == 81.5
+    labels = torch.tensor([999])
     with torch.no_grad():
-        images = generator(latents, labels)
-        assert images.shape == (2, 3, 128, 128)
-        assert critic(images, labels).shape == (2,)
+        images = generator(torch.randn(1, 128), labels)
+        assert images.shape == (1, 3, 128, 128)
+        assert critic(images, labels).shape == (1,)
 
 
 @pytest.mark.parametrize("network_class", [SAGANGenerator, SAGANCritic])
