@@ -21,6 +21,12 @@ def rgb():
     return torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
+@pytest.fixture(scope="module")
+def double(inception_weights):
+    """An early layer of Inception in float64."""
+    return load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
+
+
 @pytest.mark.slow
 def test_inception_features_are_bitwise_torch_fidelitys(inception, inception_weights, rgb):
     extractor = FeatureExtractorInceptionV3("inception-v3-compat", ["2048"], str(inception_weights))
@@ -29,22 +35,22 @@ def test_inception_features_are_bitwise_torch_fidelitys(inception, inception_wei
 
 
 @pytest.mark.slow
-def test_inception_gradients_agree_with_a_finite_difference(inception_weights):
+def test_inception_gradients_agree_with_a_finite_difference(double):
     # Around a grey level the quantiser is flat, so the slope is taken over a whole level: 1 / 127.5.
-    embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
     images = torch.rand(1, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * 1.8 - 0.9
     images.requires_grad_()
-    embedding(images).sum().backward()
+    double(images).sum().backward()
     step = torch.full_like(images, 1 / 127.5)
     with torch.no_grad():
-        slope = (embedding(images + step).sum() - embedding(images - step).sum()) / 2
+        slope = (double(images + step).sum() - double(images - step).sum()) / 2
     assert slope.item() == pytest.approx((images.grad * step).sum().item(), rel=0.05)
 
 
 @pytest.mark.slow
-def test_an_earlier_layer_has_its_name_and_float64_where_torch_fidelity_computes_in_float32(inception_weights, rgb):
+def test_an_earlier_layer_has_its_name_and_float64_where_torch_fidelity_computes_in_float32(
+    double, inception_weights, rgb
+):
     single = load_embedding("inception-v3-compat-64", weights=inception_weights)
-    double = load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
     for embedding in (single, double):
         assert (embedding.name, embedding.dim) == ("inception-v3-compat-64", 64)
     assert next(double.network.parameters()).dtype == torch.float64

@@ -69,6 +69,13 @@ def pipeline(tmp_path_factory):
     return root / "whole"
 
 
+@pytest.fixture(scope="module")
+def theirs(pipeline):
+    found = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+    found.set_progress_bar_config(disable=True)
+    return found
+
+
 KINDS = {DDPM: {"schedule": SCHEDULE}, EDM: {}, FlowMatching: {}}
 
 
@@ -89,10 +96,8 @@ def seeded(seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance):
+def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, theirs, guidance):
     model = make(pipeline, sampler=DDIM)
-    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
-    theirs.set_progress_bar_config(disable=True)
     theirs.scheduler = make_scheduler(DDIM, SCHEDULE, "epsilon")
     latents = torch.randn(3, 2, 4, 4, generator=seeded())
     options = {"num_inference_steps": 4, "guidance_scale": guidance, "latents": latents, "output_type": "pt"}
@@ -103,8 +108,7 @@ def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance)
 
 
 @pytest.mark.slow
-def test_prompts_are_embedded_as_the_pipeline_does(pipeline):
-    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+def test_prompts_are_embedded_as_the_pipeline_does(pipeline, theirs):
     expected, empty = theirs.encode_prompt(PROMPTS, "cpu", 1, True)
     found = embed_prompts(pipeline, [*PROMPTS, ""])
     assert torch.allclose(found[:3], expected, atol=1e-6)
