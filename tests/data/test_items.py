@@ -1,11 +1,10 @@
 """Items read into batches, here or by workers."""
 
 import copy
+import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
-import textwrap
+import signal
 import time
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedgen.data.items import Items, Part, ReadTask, Stream
+from tests.launched import said_in_fork
 
 
 class Squares(Dataset):
@@ -127,16 +127,16 @@ def test_workers_are_nobody_elses_and_start_again():
 @pytest.mark.slow
 def test_workers_end_with_the_process_that_trains():
     """However it ends: nobody is told that a process was killed."""
-    program = """
-        import multiprocessing, os, signal, torch
-        from fedgen.data.items import Items, Part, ReadTask
-        items = Items([Part(torch.arange(8))], 2)
-        list(items.stream([ReadTask([0], [0]), ReadTask([1], [1])]))
-        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+
+    def read_and_die():
+        before, items = multiprocessing.active_children(), Items([Part(torch.arange(8))], 2)
+        list(items.stream([task(0), task(1)]))
+        print(*[child.pid for child in multiprocessing.active_children() if child not in before], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    started = [int(number) for number in done.stdout.split()]
+
+    status, said = said_in_fork(read_and_die)
+    assert status == -signal.SIGKILL
+    started = [int(number) for number in said.split()]
     assert len(started) == 2
     for _ in range(100):
         if not any(map(is_running, started)):

@@ -127,10 +127,10 @@ def transplant(source: nn.Module, target: nn.Module) -> None:
         source: stays as it is.
         target: made as the other was.
     """
-    for name, tensor in source.state_dict().items():
-        if name not in target.state_dict():  # a buffer that is None there
-            put_buffer(target, name, torch.empty_like(tensor))
-    target.load_state_dict(source.state_dict())
+    state, there = source.state_dict(), target.state_dict()
+    for name in state.keys() - there.keys():  # a buffer that is None there
+        put_buffer(target, name, torch.empty_like(state[name]))
+    target.load_state_dict(state)
     places = holders(target)
     for path, holder in holders(source).items():
         for key in holder.keys:

@@ -153,6 +153,7 @@ def of_pytorch_optimizer(name: str) -> Maker:
     """The maker of one of pytorch_optimizer's."""
     own = {
         "bsam": {"num_data": 20},
+        "lbfgs": {"max_iter": 4},
         "ranger21": {"num_iterations": 30},
         "spectralsphere": {"solver_max_iterations": 9},
     }.get(name, {})
@@ -177,6 +178,7 @@ TORCH: dict[str, Maker] = {
     if isinstance(kind, type) and issubclass(kind, Optimizer) and name not in ("Optimizer", "SparseAdam")
 }
 TORCH |= {
+    "LBFGS": of_torch(torch.optim.LBFGS, max_iter=4),
     "SGD, momentum": of_torch(torch.optim.SGD, momentum=0.9, nesterov=True),
     "Adam, amsgrad": of_torch(torch.optim.Adam, amsgrad=True),
     "RMSprop, centred": of_torch(torch.optim.RMSprop, momentum=0.9, centered=True),

@@ -34,15 +34,16 @@ class RoundsOfOne(IterableDataset):
         data: the clients.
         cohort: the client of each epoch.
         interval: batches an epoch.
+        seed: the strategy's.
     """
 
-    def __init__(self, data: FederatedDataModule, cohort: Sequence[int], interval: int) -> None:
-        self._data, self._cohort, self._interval, self.round = data, cohort, interval, 0
+    def __init__(self, data: FederatedDataModule, cohort: Sequence[int], interval: int, seed: int) -> None:
+        self._data, self._cohort, self._interval, self.seed, self.round = data, cohort, interval, seed, 0
 
     def __iter__(self) -> Iterator[Any]:
         number = self._cohort[self.round]
         client = self._data.clients[number]
-        turn = Turn(client.data, client.train, self._data.batch_size, 0, number, client.name, self.round)
+        turn = Turn(client.data, client.train, self._data.batch_size, self.seed, number, client.name, self.round)
         return turn.batches(self._interval)
 
 
@@ -76,7 +77,7 @@ class OptimizersByClient(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx == 0:
-            seed_all(0, "turn", trainer.current_epoch, self._cohort[trainer.current_epoch])
+            seed_all(self._batches.seed, "turn", trainer.current_epoch, self._cohort[trainer.current_epoch])
 
 
 def made_optimizers(module: L.LightningModule) -> list[Optimizer]:
@@ -109,11 +110,12 @@ def plain(
     interval: int,
     mode: str,
     carried: Sequence[str] = (),
+    seed: int = 0,
     **options: Any,
 ) -> L.LightningModule:
     """The module after an ordinary fit of an epoch for each of the cohort."""
     torch.manual_seed(1)
-    module, batches = make(), RoundsOfOne(data, cohort, interval)
+    module, batches = make(), RoundsOfOne(data, cohort, interval, seed)
     own = {"limit_val_batches": 0, "callbacks": [OptimizersByClient(batches, cohort, mode, carried)]}
     trainer = quiet_trainer(len(cohort), limit_train_batches=interval, **own, **options)
     with warnings.catch_warnings():
@@ -123,11 +125,11 @@ def plain(
 
 
 def federated(
-    make: Make, data: FederatedDataModule, rounds: int, interval: int, mode: str, **options: Any
+    make: Make, data: FederatedDataModule, rounds: int, interval: int, mode: str, seed: int = 0, **options: Any
 ) -> tuple[L.LightningModule, list[int]]:
     """The module after rounds of one client each, and who that was."""
     torch.manual_seed(1)
-    module, strategy = make(), FedAvgStrategy(interval, cohort_size=1, optimizer_state=mode, seed=0)
+    module, strategy = make(), FedAvgStrategy(interval, cohort_size=1, optimizer_state=mode, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         quiet_trainer(rounds, strategy=strategy, limit_val_batches=0, **options).fit(module, data)
@@ -136,5 +138,6 @@ def federated(
 
 def deviation(found: nn.Module, expected: nn.Module) -> float:
     """The largest difference of any number of two modules' state."""
-    pairs = [(found.state_dict()[name].double(), value.double()) for name, value in expected.state_dict().items()]
+    state = found.state_dict()
+    pairs = [(state[name].double(), value.double()) for name, value in expected.state_dict().items()]
     return max(float((one - other).abs().max()) for one, other in pairs if isinstance(other, Tensor))

@@ -48,7 +48,7 @@ TREES = st.recursive(
     max_leaves=30,
 )
 FIELDS = st.sampled_from(["examples", "iterations", "told", "metrics", "failure", "moved", "steps", "counts", "colour"])
-settings = hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
+settings = hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def same(one, other):

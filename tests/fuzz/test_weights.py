@@ -148,14 +148,14 @@ def test_damaged_files_are_refused_or_harmless(kind, tmp_path, copies):
 
 @pytest.mark.slow
 def test_no_flipped_bit_of_a_torch_file_is_taken(tmp_path):
-    """Of the first and the last parts all, of the padding between them some: torch pads each part to 64 bytes."""
+    """Every second one of the last parts, of the others some bytes: torch pads each part to 64 bytes."""
     path = tmp_path / "a.pth"
     torch.save({"w": torch.arange(3.0)}, path)
     content, expected, refused = path.read_bytes(), read_torch(path), 0
     directory = content.index(b"PK\1\2")
     places = [*range(0, directory, 7), *range(directory, len(content))]
     for place in places:
-        for bit in range(8):
+        for bit in range(place % 2, 8, 2):
             copy = bytearray(content)
             copy[place] ^= 1 << bit
             overwrite(path, bytes(copy))
@@ -163,7 +163,7 @@ def test_no_flipped_bit_of_a_torch_file_is_taken(tmp_path):
                 assert equal(read_torch(path), expected), f"bit {bit} of byte {place}"
             except ValueError:
                 refused += 1
-    assert refused > 3 * len(places)
+    assert refused > 3 * len(places) / 2
 
 
 NAN = float("nan")
@@ -234,7 +234,7 @@ SETTINGS = {
     **{f"style_dim {value}": {"style_dim": value} for value in (2**40, 10**30, 0, -4, "4", None)},
     **{f"image_size {value}": {"image_size": value, "channel_base": 2**30} for value in (2**20, 2**29, 7, -8, "8")},
     **{f"num_classes {value}": {"num_classes": value} for value in (10**12, 1, -1, "2")},
-    **{f"taps {str(value)[:20]}": {"taps": value} for value in ("wide", 3, [NAN], [0] * 10**6, [[1]])},
+    **{f"taps {str(value)[:20]}": {"taps": value} for value in ("wide", 3, [NAN], [0] * 10**5, [[1]])},
 }
 
 

@@ -31,7 +31,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
-@pytest.mark.parametrize("batch", first_quick(BATCHES))
+@pytest.mark.parametrize("batch", first_quick(["two images", "few", "many"]))
 @pytest.mark.parametrize("weights", ["examples", "uniform", [0.1, 0.5, 0.0, 0.4]])
 def test_values_are_the_scores(batch: str, moments: str, weights: str | list[float]) -> None:
     reference = FrechetReference.from_features(CLIENTS, weights).score(BATCHES[batch], errors=False)
@@ -98,7 +98,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("clients", REFERENCES)
-@pytest.mark.parametrize("images", first_quick([3, 7, DIM + 8]))
+@pytest.mark.parametrize("images", first_quick([3, DIM + 1]))
 @pytest.mark.parametrize("aggregate", ["all", "avg"])
 def test_gradcheck(clients: str, images: int, aggregate: str) -> None:
     loss = FastFIDLoss(aggregate=aggregate).set_references(REFERENCES[clients])
@@ -332,12 +332,12 @@ def scale_found(moments: Moments, refresh_every: int = 1, images: int = 16, dim:
     # where the population lags by some tens of steps, larger steps would overshoot
     optimizer = torch.optim.SGD([scale], lr=(0.01 if moments.remembers else 0.2) / dim)
     found = []
-    for step in range(500):
+    for step in range(200):
         noise = torch.randn(images, dim, generator=generator, dtype=torch.float64)
         optimizer.zero_grad()
         loss(scale * noise).backward()
         optimizer.step()
-        if step >= 250:
+        if step >= 100:
             found.append(scale.item())
     return sum(found) / len(found)
 

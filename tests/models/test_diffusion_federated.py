@@ -50,7 +50,8 @@ def train(tmp_path):
 
 
 def same(a, b):
-    return all(torch.equal(value, b.state_dict()[name]) for name, value in a.state_dict().items())
+    found = b.state_dict()
+    return all(torch.equal(value, found[name]) for name, value in a.state_dict().items())
 
 
 def make(name, num_classes=None, **options):
@@ -143,11 +144,9 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(train):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "state"),
-    [("ddpm", "reset"), ("flow", "average"), ("edm", "keep")],
-)
+@pytest.mark.parametrize(("name", "state"), [("ddpm", "reset"), ("flow", "average")])
 def test_resuming_ends_with_the_same_weights_to_the_bit(name, state, train, tmp_path):
+    """An EDM does in latents, see test_latent_diffusion.py."""
     options = {"warmup": 5, "ema_decay": 0.9, "num_classes": 3}
     whole, part, resumed = (make(name, **options) for _ in range(3))
     federated = {"optimizer_state": state, "cohort_size": 2}

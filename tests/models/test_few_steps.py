@@ -83,9 +83,9 @@ def test_one_gradient_step_lowers_the_loss(make_ddpm):
 @pytest.mark.slow
 def test_fine_tuning_trains_it_in_chunks_and_its_checkpoint_samples_by_itself(make_ddpm, fit, tmp_path):
     module = FineTuning(FewStepGenerator(make_ddpm(), 2), [objective()], batch=8, chunk=3, lr=1e-3)
-    trainer = fit(module, batches=5)
+    trainer = fit(module, batches=3)
     first = float(trainer.callback_metrics["kid_loss/a"])
-    trainer = fit(module, batches=5)
+    trainer = fit(module, batches=3)
     assert float(trainer.callback_metrics["kid_loss/a"]) < first
     trainer.save_checkpoint(tmp_path / "few.ckpt")
     again = FineTuning.load_from_checkpoint(tmp_path / "few.ckpt", weights_only=True)

@@ -138,8 +138,9 @@ def test_a_resumed_run_continues_as_if_it_had_not_stopped(make_gan, fit, tmp_pat
     fit(make_gan(**arguments), epochs=1, callbacks=[Seed()]).save_checkpoint(tmp_path / "first.ckpt")
     resumed = make_gan(**arguments)
     fit(resumed, epochs=3, callbacks=[Seed()], ckpt_path=tmp_path / "first.ckpt")
+    found = resumed.state_dict()
     for key, value in whole.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[key]), key
+        assert torch.equal(value, found[key]), key
 
 
 def test_the_average_moves_at_round_ends_by_the_decay_of_all_its_iterations(make_gan, fit):

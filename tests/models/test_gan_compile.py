@@ -38,9 +38,10 @@ def test_compiled_networks_train_as_others_and_leave_the_same_checkpoint(loss, t
     assert networks[0] is compiled.generator
     assert compiled.generator._compiled_call_impl is not None
     assert (compiled.critic._compiled_call_impl is None) == loss.penalises_slopes
-    assert compiled.state_dict().keys() == plain.state_dict().keys()
+    found = compiled.state_dict()
+    assert found.keys() == plain.state_dict().keys()
     for name, value in plain.state_dict().items():
-        assert torch.allclose(compiled.state_dict()[name].float(), value.float(), atol=1e-4), name
+        assert torch.allclose(found[name].float(), value.float(), atol=1e-4), name
     expected = plain.sample(5, seeded())
     assert torch.allclose(compiled.sample(5, seeded()), expected, atol=1e-3)
     trainer.save_checkpoint(tmp_path / "model.ckpt")

@@ -111,11 +111,12 @@ def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_
         options = {"strategy": FedAvgStrategy(2, seed=0, client_algorithm=Watching()), "plugins": plugins[-1:]}
         return module, train(module, tmp_path, epochs, ckpt_path=ckpt_path, **options)
 
-    whole, _ = run(4)
-    rounds = [scales[5 * round : 5 * (round + 1)] for round in range(4)]
+    whole, _ = run(3)
+    rounds = [scales[5 * round : 5 * (round + 1)] for round in range(3)]
     assert all(len(set(turns)) == 1 for turns in rounds)
-    assert rounds[0][0] == 2.0**30 > rounds[1][0] > rounds[3][0]
+    assert rounds[0][0] == 2.0**30 > rounds[1][0] > rounds[2][0]
     path = tmp_path / "half.ckpt"
-    run(2)[1].save_checkpoint(path)
-    resumed, _ = run(4, path)
-    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    run(1)[1].save_checkpoint(path)
+    resumed, _ = run(3, path)
+    found = resumed.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())

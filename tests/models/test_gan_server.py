@@ -94,14 +94,15 @@ def test_a_resumed_run_ends_with_the_same_weights_and_the_same_adam(tmp_path, mo
         return make(ema_decay=0.9, generator_losses=[loss])
 
     whole, first, second = build(), build(), build()
-    trainer = federate(whole, tmp_path, 3, optimizer_state=mode)
+    trainer = federate(whole, tmp_path, 2, optimizer_state=mode)
     path = tmp_path / "half.ckpt"
-    federate(first, tmp_path, 2, optimizer_state=mode).save_checkpoint(path)
-    again = federate(second, tmp_path, 3, ckpt_path=path, optimizer_state=mode)
+    federate(first, tmp_path, 1, optimizer_state=mode).save_checkpoint(path)
+    again = federate(second, tmp_path, 2, ckpt_path=path, optimizer_state=mode)
+    found = copied(second)
     for name, value in whole.state_dict().items():
-        assert torch.equal(value, second.state_dict()[name]), name
+        assert torch.equal(value, found[name]), name
     for ours, theirs in zip(trainer.optimizers[0].state.values(), again.optimizers[0].state.values()):
-        assert int(ours["step"]) == 3 * 2
+        assert int(ours["step"]) == 2 * 2
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 

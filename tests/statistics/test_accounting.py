@@ -77,7 +77,7 @@ def test_federated_epsilon_is_that_of_a_client_in_anothers_place_as_dp_accountin
     found, alone = federated_epsilon(1.0, releases=9, delta=1e-5), spent_epsilon([1 / 6], 1e-5)
     assert alone == pytest.approx(42.836, abs=1e-3)
     pieces = (
-        pld.PLDAccountant(),
+        pld.PLDAccountant(value_discretization_interval=1e-3),
         rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE),
     )
     exact, bound = (one.compose(dp_accounting.GaussianDpEvent(0.5), 9).get_epsilon(1e-5) for one in pieces)

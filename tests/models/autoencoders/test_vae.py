@@ -47,7 +47,8 @@ def train(module, rounds, folder, ckpt_path=None, **options):
 
 
 def same(first, second):
-    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+    found = second.state_dict()
+    return all(torch.equal(value, found[name]) for name, value in first.state_dict().items())
 
 
 @pytest.mark.parametrize(("reconstruction", "power"), [("l1", 1), ("l2", 2)])
@@ -127,7 +128,7 @@ def test_it_learns_to_give_images_back():
     levels = torch.linspace(-0.9, 0.9, 16).view(16, 1, 1, 1).expand(16, 1, 8, 8)
     before = model.example_losses(levels)
     optimizer = torch.optim.Adam(model.network.parameters(), lr=0.02)
-    for _ in range(100):  # after 40 it depends on the draws, and on the processor
+    for _ in range(70):  # after 40 it depends on the draws, and on the processor
         optimizer.zero_grad()
         model.training_step((levels,), 0).backward()
         optimizer.step()
@@ -201,7 +202,7 @@ def test_over_flower_it_is_the_simulations_model_with_the_moments_of_all_clients
     widths = {"image_size": 8, "channels": 1, "latent_channels": 2, "widths": [4, 4], "layers": 1, "attention": False}
     network = {"class_path": "fedgen.models.networks.AutoencoderKL", "init_args": widths}
     model = {"class_path": "fedgen.models.VAE", "init_args": {"network": network, "lr": 0.01}}
-    images, settings = write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(2, model=model)
+    images, settings = write_images(tmp_path / "clients", {"a": 12, "b": 25}), recipe(1, model=model)
     simulated = simulate(settings, images, tmp_path / "simulated")
     deployed, _ = deploy(settings, images, tmp_path / "deployed")
     assert deployed["fedavg"]["left_out"] == []

@@ -108,11 +108,11 @@ def test_sagan_pair_has_the_papers_size_and_shapes():
     assert (generator.attention.gamma.item(), generator.attention.query.out_channels) == (0.0, 32)
     assert critic.blocks[2].query.out_channels == 16
     assert round((count(generator) + count(critic)) / 1e6, 1) == 81.5
-    labels = torch.tensor([3, 999])
+    labels = torch.tensor([999])
     with torch.no_grad():
-        images = generator(torch.randn(2, 128), labels)
-        assert images.shape == (2, 3, 128, 128)
-        assert critic(images, labels).shape == (2,)
+        images = generator(torch.randn(1, 128), labels)
+        assert images.shape == (1, 3, 128, 128)
+        assert critic(images, labels).shape == (1,)
 
 
 @pytest.mark.parametrize("network_class", [SAGANGenerator, SAGANCritic])

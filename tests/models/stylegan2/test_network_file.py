@@ -30,7 +30,8 @@ def model(**options):
 
 
 def equal(one, two):
-    return all(torch.equal(value, two.state_dict()[key]) for key, value in one.state_dict().items())
+    found = two.state_dict()
+    return all(torch.equal(value, found[key]) for key, value in one.state_dict().items())
 
 
 def metadata_of(path):

@@ -259,10 +259,10 @@ def test_resumes_to_the_bit(tmp_path, federated):
     """Optimizers, clock, p, mean path length and the average: all that the official resume forgets."""
 
     def train(epochs, ckpt_path=None):
-        module = make(augment=AdaptiveAugment("bg", kimg=0.05, p=0.2), num_classes=3)
-        data = clients(count=2)
+        module = make(num_classes=3, augment=AdaptiveAugment("bg", kimg=0.05, p=0.2), path_interval=2, ada_interval=2)
+        data = clients(count=2, size=4)
         if federated:
-            return module, fit_clients(module, rounds=epochs, data=data, ckpt_path=ckpt_path)
+            return module, fit_clients(module, rounds=epochs, data=data, ckpt_path=ckpt_path, interval=2)
         trainer = quiet_trainer(epochs)
         trainer.fit(module, data, ckpt_path=ckpt_path)
         return module, trainer

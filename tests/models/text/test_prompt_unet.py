@@ -69,6 +69,13 @@ def pipeline(tmp_path_factory):
     return root / "whole"
 
 
+@pytest.fixture(scope="module")
+def theirs(pipeline):
+    found = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+    found.set_progress_bar_config(disable=True)
+    return found
+
+
 KINDS = {DDPM: {"schedule": SCHEDULE}, EDM: {}, FlowMatching: {}}
 
 
@@ -89,10 +96,8 @@ def seeded(seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance):
+def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, theirs, guidance):
     model = make(pipeline, sampler=DDIM)
-    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
-    theirs.set_progress_bar_config(disable=True)
     theirs.scheduler = make_scheduler(DDIM, SCHEDULE, "epsilon")
     latents = torch.randn(3, 2, 4, 4, generator=seeded())
     options = {"num_inference_steps": 4, "guidance_scale": guidance, "latents": latents, "output_type": "pt"}
@@ -103,8 +108,7 @@ def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance)
 
 
 @pytest.mark.slow
-def test_prompts_are_embedded_as_the_pipeline_does(pipeline):
-    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+def test_prompts_are_embedded_as_the_pipeline_does(pipeline, theirs):
     expected, empty = theirs.encode_prompt(PROMPTS, "cpu", 1, True)
     found = embed_prompts(pipeline, [*PROMPTS, ""])
     assert torch.allclose(found[:3], expected, atol=1e-6)
@@ -134,8 +138,8 @@ def hub(pipeline, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_name_on_the_hub_is_its_pipeline_without_code_and_pickles(hub, pipeline):
-    model, named = make(pipeline), make("owner/pipeline")
-    assert all(torch.equal(value, named.state_dict()[name]) for name, value in model.state_dict().items())
+    model, named = make(pipeline), make("owner/pipeline").state_dict()
+    assert all(torch.equal(value, named[name]) for name, value in model.state_dict().items())
     assert {file.suffix for file in hub.rglob("*.*")} == {".json", ".safetensors", ".txt"}
     assert [file.name for file in hub.rglob("*.txt")] == ["merges.txt"]
 
@@ -197,7 +201,8 @@ def test_training_resumes_to_the_bit_and_checkpoints_need_no_folder(pipeline, tm
     train(whole, tmp_path, 2).save_checkpoint(tmp_path / "two.ckpt")
     train(part, tmp_path, 1).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, tmp_path, 2, tmp_path / "one.ckpt")
-    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    found = resumed.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())
     again = DDPM.load_from_checkpoint(tmp_path / "two.ckpt", weights_only=True)
     assert again.network.settings == whole.network.settings
     labels = torch.tensor([2, 1])
