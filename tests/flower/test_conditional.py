@@ -67,6 +67,7 @@ def test_the_recipe_of_conditional_digits_is_deployed_and_a_warning_says_that_cl
     """A round of `fedgen deploy recipes/ddpm_digits_conditional.yaml`, whose clients have a class each."""
     found = yaml.safe_load((ROOT / "recipes" / "ddpm_digits_conditional.yaml").read_text())
     found["trainer"] |= {"max_epochs": 1, "callbacks": [], "logger": False}
+    found["trainer"]["strategy"]["init_args"]["cohort_size"] = 2
     found["seed_everything"] = 3
     path, app, exported = tmp_path / "recipe.yaml", tmp_path / "app", tmp_path / "clients"
     path.write_text(yaml.safe_dump(found))

@@ -77,7 +77,7 @@ VARIANTS = {
     "fid avg, weights, scores": ("exact", AVG, SCORES, {"client_weights": [1.0, 2.0, 0.5]}),
     "fid, uniform": ("message", FID, None, {"client_weights": "uniform"}),
     "single precision": ("exact", SINGLE, None, {}),
-    "local fid, scores": ("local", AVG, SCORES, {}),
+    "local fid": ("local", AVG, None, {}),
     "labels": ("exact", None, None, {}),
     "local, labels": ("local", None, None, {}),
 }
