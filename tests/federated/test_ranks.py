@@ -108,7 +108,7 @@ def test_a_checkpoint_holds_every_ranks_clients(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sgd", "adam", "personal", "fails", "uniform", *NETWORKS])
+@pytest.mark.parametrize("name", ["sgd", "adam", "personal", "fails", "by size", *NETWORKS])
 def test_a_round_is_one_sum_over_processes_and_its_turns_wait_for_nobody(runs, name):
     one, several = one_and_several(runs, name)
     assert (one["sums"], several["sums"]) == (0, rounds_of(name))

@@ -1,13 +1,13 @@
 """Equal recipes are parsed and written once: nodes in one process would parse theirs for every message."""
 
-import copy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from jsonargparse import Namespace
+from jsonargparse import Namespace, _typehints
+from jsonargparse._common import lenient_check, load_value_mode, nested_links, parent_parser
 
 from fedgen.training import fit
 from fedgen.training.fit import FedgenCLI
@@ -22,6 +22,19 @@ def parsed_before():
 
 
 ROUNDS = 10**9  # and more stand for numbers of rounds
+
+
+def copied(value, change=lambda part: part):
+    """Parsed settings anew, each single value changed; `copy.deepcopy` takes several times as long."""
+    if isinstance(value, Namespace):
+        found = Namespace()
+        vars(found).update(copied(vars(value), change))
+        return found
+    if isinstance(value, dict):
+        return {key: copied(part, change) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(copied(part, change) for part in value)
+    return change(value)
 
 
 class Places:
@@ -54,17 +67,16 @@ class Places:
         return type(value)(self._numbered(self.found.index(str(value))))
 
     def put(self, value):
-        """Parsed settings with places for numbers, in place."""
-        if isinstance(value, (Namespace, dict)):
-            parts = vars(value) if isinstance(value, Namespace) else value
-            parts.update({key: self.put(part) for key, part in parts.items()})
-        elif isinstance(value, (list, tuple)):
-            return type(value)(map(self.put, value))
-        elif isinstance(value, (str, Path)) and str(value) in self._numbers:
-            return type(value)(self._numbers[str(value)])
-        elif type(value) is int and 0 <= value - ROUNDS < len(self.rounds):
-            return self.rounds[value - ROUNDS]
-        return value
+        """A copy of parsed settings with places for numbers."""
+        numbers = {self._numbered(number): place for number, place in enumerate(self.found)}
+
+        def place(value):
+            if isinstance(value, (str, Path)) and str(value) in numbers:
+                return type(value)(numbers[str(value)])
+            is_rounds = type(value) is int and 0 <= value - ROUNDS < len(self.rounds)
+            return self.rounds[value - ROUNDS] if is_rounds else value
+
+        return copied(value, place)
 
     def _rounds(self, value):
         if type(value) is not int:
@@ -72,10 +84,6 @@ class Places:
         if value not in self.rounds:
             self.rounds.append(value)
         return ROUNDS + self.rounds.index(value)
-
-    @property
-    def _numbers(self):
-        return {self._numbered(number): place for number, place in enumerate(self.found)}
 
     @staticmethod
     def _numbered(number):
@@ -86,6 +94,8 @@ class Places:
 def parsed_once(parsed_before, tmp_path_factory):
     """Equal settings are parsed once; models, data, trainers and strategies are made anew for every message."""
     set_up, parse, write = FedgenCLI.setup_parser, FedgenCLI.parse_arguments, fit.plain_settings
+    adapt = _typehints.adapt_class_type
+    context = lenient_check, load_value_mode, nested_links, _typehints.sub_defaults
 
     def set_up_once(self, *arguments):
         if "parser" not in parsed_before:
@@ -105,16 +115,26 @@ def parsed_once(parsed_before, tmp_path_factory):
             except (Exception, SystemExit):
                 return parse(self, parser, args)  # whose error names the places
             parsed_before[key] = self.config
-        self.config = places.put(copy.deepcopy(parsed_before[key]))
+        self.config = places.put(parsed_before[key])
 
     def write_once(parser, config):
         places = Places(tmp_path_factory.getbasetemp())
         key = repr(places.take(config))
         if key not in parsed_before:
             parsed_before[key] = places.take(write(parser, config))
-        return places.put(copy.deepcopy(parsed_before[key]))
+        return places.put(parsed_before[key])
+
+    def adapt_once(value, serialize, instantiate, *more, **options):
+        """Of other settings the parts with a class: a parser looks at each of them several times."""
+        told = value, more, options, type(parent_parser.get()), [variable.get() for variable in context]
+        if serialize or instantiate or " at 0x" in (key := repr(told)):
+            return adapt(value, serialize, instantiate, *more, **options)
+        if key not in parsed_before:
+            parsed_before[key] = copied(adapt(value, serialize, instantiate, *more, **options))
+        return copied(parsed_before[key])
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_typehints, "adapt_class_type", adapt_once)
         patch.setattr(fit, "plain_settings", write_once)
         patch.setattr(FedgenCLI, "setup_parser", set_up_once)
         patch.setattr(FedgenCLI, "parse_arguments", parse_once)

@@ -7,6 +7,7 @@ import shutil
 from functools import cache
 
 import pytest
+import torch
 from flwr.app import Message as FlowerMessage
 
 from fedgen.embeddings.base import Pixels
@@ -37,8 +38,17 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def simulated(images, tmp_path_factory):
-    """The simulation's last checkpoint, by form and rounds."""
-    return cache(lambda form, rounds=1: simulate(fine_tuning(form, rounds), images, tmp_path_factory.mktemp(form)))
+    """The checkpoint of a round of the simulation's two, by form and rounds."""
+
+    @cache
+    def folder(form):
+        settings, found = fine_tuning(form, 2), tmp_path_factory.mktemp(form)
+        keeping = {"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 1}}
+        settings["trainer"]["callbacks"].append(keeping)
+        simulate(settings, images, found)
+        return found
+
+    return lambda form, rounds=1: torch.load(folder(form) / f"round=0000{rounds - 1}.ckpt", weights_only=True)
 
 
 @pytest.fixture
@@ -77,7 +87,7 @@ VARIANTS = {
     "fid avg, weights, scores": ("exact", AVG, SCORES, {"client_weights": [1.0, 2.0, 0.5]}),
     "fid, uniform": ("message", FID, None, {"client_weights": "uniform"}),
     "single precision": ("exact", SINGLE, None, {}),
-    "local fid, scores": ("local", AVG, SCORES, {}),
+    "local fid": ("local", AVG, None, {}),
     "labels": ("exact", None, None, {}),
     "local, labels": ("local", None, None, {}),
 }

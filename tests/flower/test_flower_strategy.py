@@ -43,8 +43,8 @@ VARIANTS = {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
         "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
     },
-    "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 2},
-    "fedrep, lazy layers": {
+    "median, fedrep, lazy layers": {
+        "aggregator": {"class_path": f"{FEDERATED}.Median"},
         "client_algorithm": {"class_path": f"{FEDERATED}.FedRep", "init_args": {"head_steps": 1}},
         "personal": ["net.4.*"],
         "model": {"class_path": "tests.flower.stateful.Lazy"},
@@ -71,8 +71,9 @@ VARIANTS = {
         "client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}},
         "cohort_size": 2,
     },
-    "median, generator trained by the server": {
-        "aggregator": {"class_path": f"{FEDERATED}.Median"},
+    "scaffold, generator trained by the server": {
+        "client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"},
+        "cohort_size": 2,
         "model": small_gan(generator_trained_by="server"),
     },
 }
@@ -190,8 +191,9 @@ def test_scores_of_own_models_are_refused(images, tmp_path):
 @pytest.mark.slow
 def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(images, tmp_path):
     """Its server asks for the last round anew, which clients have taken already: it is the same."""
-    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]}
-    settings = recipe(2, scores, optimizer_state="keep", personal=["critic.*"])
+    keeping = {"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 1}}
+    settings = recipe(2, **KEEPING)
+    settings["trainer"]["callbacks"].append(keeping)
     straight, _ = deploy(settings, images, tmp_path / "run")
     last = tmp_path / "run" / "last.ckpt"
     last.unlink()  # a link to the round's own
@@ -249,7 +251,7 @@ def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told
 def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):
     """Nodes of Flower's simulation have a number and no folder; what clients keep lies beside their folders, hidden."""
     copied = shutil.copytree(images, tmp_path / "clients")
-    settings = recipe(2, personal=["critic.*"], optimizer_state="keep")
+    settings = recipe(1, **KEEPING)
     run = {"clients": 3, "output": str(tmp_path / "run"), "wait": 1.0, "simulation-data": str(copied)}
     path = app_of(settings, tmp_path / "app", 3)
     nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 4}, run) for k in range(4)}
@@ -373,7 +375,7 @@ def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_
 
 @pytest.mark.slow
 def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_path):
-    settings = recipe(3)
+    settings = recipe(2)
     first = go_back(settings, images, tmp_path / "run")
     again, _ = deploy(settings, images, tmp_path / "run")
     same_weights(first, again, atol=0)

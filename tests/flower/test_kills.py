@@ -12,6 +12,7 @@ KILLS = 8
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 @pytest.mark.filterwarnings("ignore")  # forks of this process warn of clients that are left out
 def test_kills_of_server_and_clients_change_nothing(tmp_path):
     """All that checkpoints and clients' states hold, to the bit; scores to the byte; what clients have pinned."""

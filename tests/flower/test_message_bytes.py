@@ -19,10 +19,16 @@ VARIANTS = {
         "compression": {"class_path": f"{FEDERATED}.compression.TopK"},
         "optimizer_state": "average",
     },
-    "control variates": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}},
-    "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
-    "personal": {"optimizer_state": "keep", "personal": ["critic.*"]},
-    "state outside": {"model": {"class_path": "tests.flower.stateful.Stateful"}, "optimizer_state": "average"},
+    "quantised, personal": {
+        "compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}},
+        "optimizer_state": "keep",
+        "personal": ["critic.*"],
+    },
+    "state outside, control variates": {
+        "model": {"class_path": "tests.flower.stateful.Stateful"},
+        "optimizer_state": "average",
+        "client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"},
+    },
 }
 
 

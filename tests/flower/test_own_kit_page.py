@@ -46,6 +46,7 @@ def app_of(here, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_curves")
 def test_twenty_lines_train_and_score_here_and_on_flower(here, tmp_path_factory, capsys, monkeypatch):
     """There a worker imports what the app took along, from the folder where Flower puts its archive, for own data."""
     quiet = ["--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
