@@ -6,8 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from jsonargparse import Namespace, _typehints
-from jsonargparse._common import lenient_check, load_value_mode, nested_links, parent_parser
+from jsonargparse import Namespace
 
 from fedgen.training import fit
 from fedgen.training.fit import FedgenCLI
@@ -24,7 +23,7 @@ def parsed_before():
 ROUNDS = 10**9  # and more stand for numbers of rounds
 
 
-def copied(value, change=lambda part: part):
+def copied(value, change):
     """Parsed settings anew, each single value changed; `copy.deepcopy` takes several times as long."""
     if isinstance(value, Namespace):
         found = Namespace()
@@ -94,8 +93,6 @@ class Places:
 def parsed_once(parsed_before, tmp_path_factory):
     """Equal settings are parsed once; models, data, trainers and strategies are made anew for every message."""
     set_up, parse, write = FedgenCLI.setup_parser, FedgenCLI.parse_arguments, fit.plain_settings
-    adapt = _typehints.adapt_class_type
-    context = lenient_check, load_value_mode, nested_links, _typehints.sub_defaults
 
     def set_up_once(self, *arguments):
         if "parser" not in parsed_before:
@@ -124,17 +121,7 @@ def parsed_once(parsed_before, tmp_path_factory):
             parsed_before[key] = places.take(write(parser, config))
         return places.put(parsed_before[key])
 
-    def adapt_once(value, serialize, instantiate, *more, **options):
-        """Of other settings the parts with a class: a parser looks at each of them several times."""
-        told = value, more, options, type(parent_parser.get()), [variable.get() for variable in context]
-        if serialize or instantiate or " at 0x" in (key := repr(told)):
-            return adapt(value, serialize, instantiate, *more, **options)
-        if key not in parsed_before:
-            parsed_before[key] = copied(adapt(value, serialize, instantiate, *more, **options))
-        return copied(parsed_before[key])
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_typehints, "adapt_class_type", adapt_once)
         patch.setattr(fit, "plain_settings", write_once)
         patch.setattr(FedgenCLI, "setup_parser", set_up_once)
         patch.setattr(FedgenCLI, "parse_arguments", parse_once)
