@@ -49,7 +49,7 @@ test: $(READY) ## the quick tests, some of everything (three minutes on two core
 
 # A file's tests stay in one process, where they share what they train; in the order of tests/conftest.py. Three
 # processes: many of these tests wait for processes that they start.
-test-slow: $(READY) ## all others: whole trainings, real federations, kills, a hundred damaged files (a quarter of an hour)
+test-slow: $(READY) ## all others: whole trainings, real federations, kills, a hundred damaged files (twelve minutes)
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not fuzz and not browser and not gpu'
 
 # After a change of what reads files of strangers
