@@ -10,18 +10,23 @@ READY := $(VENV)/.ready
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-IMPORTED = lightning matplotlib numpy pandas scipy sympy torch torchmetrics torchvision
+IMPORTED = lightning matplotlib pandas scipy torchmetrics
 
 setup: $(READY) ## install everything into .venv, the tests' tools too
 
 # torch and torchvision come from one index in one resolution: mixed builds do not import. Bytecode of what is imported most
-# is compiled on all cores, where pip would compile four times as much on one; what does not compile is for other Pythons.
+# is compiled on all cores, where pip would compile four times as much on one, and of torch while pip looks for the rest;
+# what does not compile is for other Pythons.
+PIP_INSTALL = $(BIN)/pip install --no-compile --disable-pip-version-check
+COMPILE = cd $(VENV)/lib/python*/site-packages && $(abspath $(BIN))/python -m compileall -qq -j 0 -x '/(tests|_internal)/'
+
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "fedgen needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11 " )'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing $(2) into $(VENV): minutes, and some 6 GB where pip takes torch's GPU build (README: the CPU build)"
-	$(BIN)/pip install --no-compile --disable-pip-version-check --editable '$(1)'
-	@cd $(VENV)/lib/python*/site-packages && $(abspath $(BIN))/python -m compileall -qq -j 0 -x '/(tests|_internal)/' $(IMPORTED) || true
+	$(PIP_INSTALL) torch torchvision
+	@trap wait EXIT; ($(COMPILE) numpy sympy torch torchvision) & $(PIP_INSTALL) --editable '$(1)'
+	@($(COMPILE) $(IMPORTED)) || true
 	@$(BIN)/python -W ignore -c 'import torchvision' 2>/dev/null || \
 	{ echo "torchvision does not load with the torch in $(VENV); mend it by: $(BIN)/pip install --force-reinstall torch torchvision" >&2; exit 1; }
 endef
@@ -94,7 +99,7 @@ docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --jobs 2 --fail-on-warning --keep-going --quiet -b html docs build/docs
 
 $(VENV)/.docs: $(READY)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[docs]'
+	$(PIP_INSTALL) --quiet --editable '.[docs]'
 	@touch $@
 
 dist: $(VENV)/.dist ## the package for others in dist: a source archive, and the wheel of it, both checked
