@@ -45,11 +45,11 @@ class Picture:
 
 
 class Pictures:
-    """The pictures of one folder, each read once as long as its file stays as it is."""
+    """The pictures of one folder; those that are compressed are kept as long as their files stay as they are."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
-        self._encoded: dict[tuple[str, int, int, bool], DataURI] = {}
+        self._encoded: dict[tuple[str, int, int], DataURI] = {}
 
     def samples(self, folder: Path) -> tuple[list[Picture], list[str]]:
         """The grids of samples by round, -1 for the untrained model's, and what must be said of them."""
@@ -78,10 +78,10 @@ class Pictures:
         small = sum(state.st_size for state in states) * 4 > self.most * 3
         uris = []
         for path, state in zip(paths, states):
-            key = str(path), state.st_mtime_ns, state.st_size, small
-            if key not in self._encoded:
+            key = str(path), state.st_mtime_ns, state.st_size
+            if small and key not in self._encoded:
                 self._encoded[key] = _read(path, small)
-            uris.append(self._encoded[key])
+            uris.append(self._encoded[key] if small else _read(path, small))
         remarks = ["samples are compressed (JPEG), to keep the page small"] if small else []
         remarks += [f"{path.name} is not a PNG that can be shown" for path, uri in zip(paths, uris) if not uri]
         return uris, remarks

@@ -31,6 +31,17 @@ def test_large_samples_are_compressed_and_then_thinned_to_the_last(tmp_path):
     assert remarks[1].startswith(f"samples of {len(found)} of 6 rounds")
 
 
+def test_pictures_are_kept_where_they_are_compressed_alone(tmp_path):
+    """A run that trains writes its page again and again, of more and more pictures: memory must not grow by them."""
+    noise = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    save_png(tmp_path / "samples" / "round=00000.png", noise)
+    for pictures, are_kept in ((Pictures(), False), (Pictures(most=12_000), True)):
+        first, again = (pictures.samples(tmp_path)[0][0].uri for _ in range(2))
+        assert first.startswith(f"data:image/{'jpeg' if are_kept else 'png'};base64,")
+        assert first == again
+        assert (first is again) == are_kept
+
+
 def test_what_fits_is_evenly_spaced():
     assert fitting([10] * 6, 60) == [0, 1, 2, 3, 4, 5]
     assert fitting([10] * 6, 30) == [1, 3, 5]
