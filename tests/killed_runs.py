@@ -17,7 +17,6 @@ from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 
-import omegaconf  # noqa: F401 - Lightning would import it with each fork's first checkpoint
 import torch
 import yaml
 

@@ -23,6 +23,7 @@ from socket import recv_fds, send_fds, socket, socketpair
 from tempfile import TemporaryFile
 from typing import NoReturn
 
+import omegaconf  # noqa: F401 - Lightning would import it with each fork's first checkpoint
 import torch
 
 ROOT = Path(__file__).parent.parent
@@ -234,7 +235,6 @@ def look_at_classes(recipe):
     from fedgen.cli.fit_server import import_kit
 
     import_kit()
-    importlib.import_module("omegaconf")  # by Lightning, as it writes a checkpoint
     with redirect_stdout(io.StringIO()), suppress(SystemExit):
         main(["fit", "--config", str(recipe), "--print_config"])
 

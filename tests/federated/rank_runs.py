@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import lightning as L
-import omegaconf  # noqa: F401 - which Lightning imports for each checkpoint: once, not in each fork
 import schedulefree
 import torch
 import torch.distributed as dist

@@ -9,7 +9,6 @@ import random
 from itertools import cycle
 from pathlib import Path
 
-import omegaconf  # noqa: F401 - which Lightning imports for each checkpoint: once, not in each fork
 import torch
 
 from fedgen.flower.app.app_sides import ServerCLI
