@@ -14,12 +14,7 @@ from fedgen.hub.exchange import MODELS
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.hub.conftest import MAKERS
-
-
-def same_state(first, second):
-    states = first.state_dict(), second.state_dict()
-    return states[0].keys() == states[1].keys() and all(torch.equal(states[0][n], states[1][n]) for n in states[0])
-
+from tests.trainers import same_state
 
 # diffusers takes its time to import, and a diffusion model to draw
 DIFFUSION = ("DDPM", "EDM", "FlowMatching", "VAE")

@@ -19,7 +19,7 @@ from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import UNet
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
-from tests.trainers import quiet_trainer
+from tests.trainers import quiet_trainer, same_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
@@ -47,11 +47,6 @@ def train(tmp_path):
         return trainer
 
     return train
-
-
-def same(a, b):
-    found = b.state_dict()
-    return all(torch.equal(value, found[name]) for name, value in a.state_dict().items())
 
 
 def make(name, num_classes=None, **options):
@@ -129,7 +124,7 @@ def test_a_client_alone_is_a_plain_loop_to_the_bit(name, train):
             optimizer.zero_grad()
             LOSSES[name](network, images).backward()
             optimizer.step()
-    assert same(module.network, network)
+    assert same_state(module.network, network)
 
 
 @pytest.mark.slow
@@ -139,8 +134,8 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(train):
         made.append(make("flow", num_classes=3, flips=True))
         train(made[-1], 1, seed)
         torch.rand(5)  # what happens between the runs does not matter
-    assert same(made[0], made[1])
-    assert not same(made[0], made[2])
+    assert same_state(made[0], made[1])
+    assert not same_state(made[0], made[2])
 
 
 @pytest.mark.slow
@@ -153,8 +148,8 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(name, state, train, tmp_
     train(whole, 2, **federated)
     train(part, 1, **federated).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, 2, ckpt_path=tmp_path / "one.ckpt", **federated)
-    assert same(whole, resumed)
-    assert not same(whole, part)
+    assert same_state(whole, resumed)
+    assert not same_state(whole, part)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
@@ -221,5 +216,5 @@ def test_a_warm_up_leaves_the_strategys_schedule_its_effect(train, name, togethe
         module = make(name, lr=0.01, warmup=warmup)
         train(module, 2, client_schedule=schedule, vectorised_turns=together, cohort_size=2)
         found.append(module)
-    assert same(found[0], found[1])
-    assert not same(found[1], found[2])
+    assert same_state(found[0], found[1])
+    assert not same_state(found[1], found[2])

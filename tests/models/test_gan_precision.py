@@ -12,6 +12,7 @@ from fedgen.models.networks import DCGANCritic, DCGANGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.models.test_gan_games import Seed, make_conditional, train
 from tests.quick import first_quick
+from tests.trainers import same_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -118,5 +119,4 @@ def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_
     path = tmp_path / "half.ckpt"
     run(1)[1].save_checkpoint(path)
     resumed, _ = run(3, path)
-    found = resumed.state_dict()
-    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())
+    assert same_state(whole, resumed)

@@ -21,7 +21,7 @@ from fedgen.models.diffusion.diffusion_process import NoiseSchedule
 from fedgen.models.networks import AutoencoderKL, UNet
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, same_weights, simulate, write_images
-from tests.trainers import quiet_trainer
+from tests.trainers import quiet_trainer, same_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
@@ -86,18 +86,14 @@ def images_of(count):
     return torch.rand(count, 1, 8, 8, generator=seeded()) * 2 - 1
 
 
-def same(first, second):
-    found = second.state_dict()
-    return all(torch.equal(value, found[name]) for name, value in first.state_dict().items())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_with_an_autoencoder_that_changes_nothing_all_is_the_model_of_images_to_the_bit(name, train):
     plain, latent = make(name), make(name, Itself())
     train(plain, 1, cohort_size=1)
     train(latent, 1, cohort_size=1)
-    assert same(plain, latent)
+    found = latent.state_dict()  # the autoencoder's, too
+    assert all(torch.equal(value, found[name]) for name, value in plain.state_dict().items())
     drawn = [one.sample(3, seeded(), steps=2, guidance=2.0) for one in (plain, latent)]
     assert torch.equal(*drawn)
     assert drawn[0].abs().max() <= 1
@@ -164,8 +160,8 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(train, tmp_path):
     train(whole, 2, **options)
     train(part, 1, **options).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, 2, tmp_path / "one.ckpt", **options)
-    assert same(whole, resumed)
-    assert not same(whole, part)
+    assert same_state(whole, resumed)
+    assert not same_state(whole, part)
 
 
 @pytest.mark.slow
@@ -211,8 +207,8 @@ def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_o
     drawn = [one.sample(2, seeded(), labels, steps=2) for one in (part, scored)]
     assert torch.equal(*drawn)
     train(resumed, 2, tmp_path / "one.ckpt", cohort_size=1)
-    assert same(whole, resumed)
-    assert not same(whole, part)
+    assert same_state(whole, resumed)
+    assert not same_state(whole, part)
 
 
 @pytest.mark.slow
@@ -244,7 +240,7 @@ def test_an_autoencoder_of_ones_own_is_given_again_to_load_a_checkpoint(train, t
     with pytest.raises(ValueError, match="rebuild"):
         FlowMatching.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)
     again = FlowMatching.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True, autoencoder=Itself())
-    assert same(model, again)
+    assert same_state(model, again)
 
 
 def test_in_half_precision_latents_are_those_of_full(fit):

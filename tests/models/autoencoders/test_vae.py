@@ -18,7 +18,7 @@ from fedgen.models.networks import AutoencoderKL
 from fedgen.models.round_clock import RoundMeans
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
-from tests.trainers import quiet_trainer
+from tests.trainers import quiet_trainer, same_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|exists and is not)")
 
@@ -44,11 +44,6 @@ def train(module, rounds, folder, ckpt_path=None, **options):
     trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0, **options), default_root_dir=folder)
     trainer.fit(module, federation(), ckpt_path=ckpt_path)
     return trainer
-
-
-def same(first, second):
-    found = second.state_dict()
-    return all(torch.equal(value, found[name]) for name, value in first.state_dict().items())
 
 
 @pytest.mark.parametrize(("reconstruction", "power"), [("l1", 1), ("l2", 2)])
@@ -117,8 +112,8 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path):
     train(whole, 2, tmp_path, cohort_size=2)
     train(part, 1, tmp_path, cohort_size=2).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, 2, tmp_path, tmp_path / "one.ckpt", cohort_size=2)
-    assert same(whole, resumed)
-    assert not same(whole, part)
+    assert same_state(whole, resumed)
+    assert not same_state(whole, part)
 
 
 @pytest.mark.slow
@@ -164,7 +159,7 @@ def test_a_checkpoint_needs_nothing_else(tmp_path, fit):
     model = make()
     fit(model, batches=1).save_checkpoint(tmp_path / "vae.ckpt")
     again = VAE.load_from_checkpoint(tmp_path / "vae.ckpt", weights_only=True)
-    assert same(model, again)
+    assert same_state(model, again)
     assert torch.equal(
         again.sample(2, torch.Generator().manual_seed(0)), model.sample(2, torch.Generator().manual_seed(0))
     )

@@ -29,7 +29,7 @@ from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler, ma
 from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks.diffusers_networks import embed_prompts
 from tests.tiny_clip import make_tokenizer
-from tests.trainers import quiet_trainer
+from tests.trainers import quiet_trainer, same_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
@@ -201,8 +201,7 @@ def test_training_resumes_to_the_bit_and_checkpoints_need_no_folder(pipeline, tm
     train(whole, tmp_path, 2).save_checkpoint(tmp_path / "two.ckpt")
     train(part, tmp_path, 1).save_checkpoint(tmp_path / "one.ckpt")
     train(resumed, tmp_path, 2, tmp_path / "one.ckpt")
-    found = resumed.state_dict()
-    assert all(torch.equal(value, found[name]) for name, value in whole.state_dict().items())
+    assert same_state(whole, resumed)
     again = DDPM.load_from_checkpoint(tmp_path / "two.ckpt", weights_only=True)
     assert again.network.settings == whole.network.settings
     labels = torch.tensor([2, 1])
