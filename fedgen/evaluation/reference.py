@@ -86,7 +86,7 @@ class Reference:
         found = {}
         for choice in choices:
             if (score := values.get(choice.kind)) is not None:  # None where remote clients leave it out
-                own = scaled(with_further(score, choice, self.aggregates, self._weights), choice.scale)
+                own = with_further(scaled(score, choice.scale), choice, self.aggregates, self._weights)
                 found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found
 

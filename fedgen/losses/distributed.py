@@ -157,10 +157,9 @@ class DistributedLoss(FeatureLoss):
 
 
 def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
-    """Return the factor of each client's answer: n_i by "examples", else a number whose mean over clients is 1."""
-    if isinstance(weights, str) and weights == "examples":
-        return [float(count) for count in counts]
-    return (resolve_weights(weights, counts) * len(counts)).tolist()
+    """Return the factor of each client's answer: n_i by "examples", else what adds up to the pool's effective count."""
+    shares = resolve_weights(weights, counts)
+    return (shares / (shares.square() / torch.tensor(counts)).sum()).tolist()
 
 
 def check_mean_of_clients(loss: FeatureLoss) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.score_choice import (
     DISTRIBUTION,
     applies,
@@ -84,3 +85,11 @@ def test_the_distribution_of_five_clients_by_hand():
 def test_one_value_for_all_clients_has_no_distribution():
     assert not any(applies(name, choose("is")) for name in DISTRIBUTION)
     assert all(applies(name, choose("kid")) for name in DISTRIBUTION)
+
+
+def test_the_variance_over_clients_of_a_score_in_thousandths_is_that_of_the_values_shown():
+    draws = torch.Generator().manual_seed(0)
+    clients = [torch.randn(20, 3, generator=draws) + shift for shift in (0, 1, 3)]
+    reference = Reference(clients, choose("kid", scale=1000.0), aggregates=("avg", "var"))
+    (found,) = reference.score(torch.randn(20, 3, generator=draws))
+    assert found.values["var"] == pytest.approx(found.per_client.var(correction=0).item())

@@ -20,6 +20,7 @@ from fedgen.evaluation import (
     save_statistics,
     score_stored,
 )
+from fedgen.scores import frechet_distance
 from fedgen.statistics import load_npz, save_npz, summarize
 from tests.evaluation.folders import COUNTS, GENERATED, client_paths, make_folders, save_grey
 
@@ -148,6 +149,18 @@ def test_features_of_unlike_origin_are_refused_with_both_names(root, images, tmp
         StoredEvaluation(files[0], [files[1]])
     with pytest.raises(ValueError, match="vgg16"):
         StoredEvaluation(files[1], [tmp_path / "0.npz"], "clip-vit-b-32")
+
+
+def test_the_divisor_n_needs_the_number_of_images_of_statistics(tmp_path):
+    made, real = (torch.randn(n, 3, generator=torch.Generator().manual_seed(n)).double().numpy() for n in (9, 7))
+    for name, part in {"made": made, "real": real}.items():
+        np.savez(tmp_path / f"{name}.npz", mu=part.mean(0), sigma=np.cov(part, rowvar=False))
+    paths, scores = [tmp_path / "made.npz", [tmp_path / "real.npz"]], {"name": "fid", "ddof": 0}
+    with pytest.raises(ValueError, match="ddof=0 needs each set's number of images.*--counts made=N real=N"):
+        score_stored(*paths, options=StoredOptions(scores=scores))
+    counted = score_stored(*paths, options=StoredOptions(scores=scores, counts={"made": 9.0, "real": 7.0}))
+    expected, _ = frechet_distance(*(summarize(torch.from_numpy(part)) for part in (real, made)), ddof=0)
+    assert values(counted)["fid_all"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -121,6 +121,14 @@ def test_fid_to_the_pool_is_exact_and_remembers_batches():
     assert twin.eval()(BATCH).item() == pytest.approx(found.eval()(BATCH).item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+def test_fid_to_the_pool_by_any_weights_is_that_of_the_clients_features(weights):
+    found = OneMessageLoss(FastFIDLoss()).set_references(CLIENTS, weights)
+    pool = FastFIDLoss().set_references(CLIENTS, weights)
+    assert found(BATCH).item() == pytest.approx(pool(BATCH).item(), rel=1e-9)
+    assert (gradient_of(found, BATCH) - gradient_of(pool, BATCH)).abs().max() < 1e-9
+
+
 def test_what_is_sent_by_default():
     assert OneMessageLoss().summary == Sketches()
     assert OneMessageLoss(MMD2Loss(RBFKernel())).summary == Nystrom()

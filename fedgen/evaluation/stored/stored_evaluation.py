@@ -219,12 +219,13 @@ class StoredEvaluation:
         check_clients_of(self.choices, known, [str(stored.path) for stored in self.sets[1:]], self.options.weights)
 
     def _check_counts(self) -> None:
-        unknown = [stored for stored in self.sets[1:] if stored.count is None]
-        if unknown and len(self.sets) > 2:
+        divided = any(choice.settings.get("ddof") == 0 for choice in self.choices)
+        unknown = [stored for stored in self.sets[0 if divided else 1 :] if stored.count is None]
+        if unknown and (divided or len(self.sets) > 2):
             files = ", ".join(str(stored.path) for stored in unknown)
             raise ValueError(
-                f"avg and all need each client's number of images, which {files} do not say; give it as counts"
-                f" (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
+                f"{'ddof=0 needs' if divided else 'avg and all need'} each set's number of images, which {files} do not"
+                f" say; give it as counts (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
             )
         self._check_sizes([stored.count for stored in self.sets])
 
