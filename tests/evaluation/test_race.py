@@ -1,5 +1,7 @@
 """Further images for the checkpoints that may be the best, and for the chosen one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -7,8 +9,8 @@ from lightning.pytorch import LightningModule
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits
-from fedgen.evaluation import Evaluator, read_records
-from fedgen.evaluation.runs.evaluate_run import quote, race
+from fedgen.evaluation import Evaluator, Run, append_records, read_records
+from fedgen.evaluation.runs.evaluate_run import _features, checkpoint_sampler, quote, race
 
 
 class Grey(LightningModule):
@@ -87,6 +89,34 @@ def test_a_race_that_was_stopped_goes_on(run, data):
     again = race(run, whole, evaluator(data, 1600), most=1600)
     assert sum(resumed.drawn) < sum(whole.drawn)
     assert [(one.round, one.value) for one in again.records] == [(one.round, one.value) for one in found.records]
+
+
+def test_records_of_a_race_and_to_quote_say_what_training_optimised(run, data):
+    own = evaluator(data, 100)
+    for optimised_on in (["fid"], []):  # a round's scores in several files or embeddings may not all say it
+        record = own.evaluate(own.sampler_of(Grey()), 3, optimised_on=optimised_on).records[0]
+        append_records(run / "scores.jsonl", [replace(record, score=f"made {len(optimised_on)}")])
+    found = race(run, Grey(), evaluator(data, 100), width=1e9, most=100)
+    assert next(one for one in found.records if one.round == 3).optimised_on == ["fid"]
+    assert quote(run, Grey(), own, 3).optimised_on == ["fid"]
+
+
+def test_a_stopped_race_does_not_go_on_with_another_checkpoint_of_the_same_name(run, data):
+    """Its images would be of weights that are no longer there."""
+
+    def features(level):
+        path = run / "round=00003.ckpt"
+        state = {"state_dict": {"level": torch.tensor(level)}, "epoch": 3, "pytorch-lightning_version": "2.6.0"}
+        torch.save(state, path)
+        own, module = evaluator(data, 100), Grey()
+        own.real.prepare()
+        return _features(Run(run), checkpoint_sampler(module, path, own)[0], own, path, 3, 50)
+
+    first, drawn = features(0.5)
+    assert (drawn, features(0.5)[1]) == (50, 0)
+    second, drawn = features(-0.5)
+    assert drawn == 50
+    assert second.mean() < first.mean()
 
 
 def test_a_race_is_refused_where_a_score_means_another_thing_at_another_number_of_images(run, data):

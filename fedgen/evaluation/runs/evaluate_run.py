@@ -1,5 +1,6 @@
 """Scoring the checkpoints of a run folder again: all, the likely best with further images, or one on fresh images."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from fedgen.evaluation.runs.selection import covariance_of
 from fedgen.evaluation.splits import Split
 from fedgen.federated import FedAvgStrategy
 from fedgen.io.files import atomic_write, read_npz, write_npz
+from fedgen.io.tensor_files import hash_tensors
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.progress import track
@@ -144,12 +146,11 @@ def evaluate_run(
     sample, _, personal = checkpoint_sampler(module, next(iter(found.values())), evaluator)
     evaluator.try_out(sample, **evaluator.asked_of(module))
     models.check(module, personal)
-    known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
     append_records(run.scores_path, evaluator.floor())
     records = []
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
-        optimised_on = list(dict.fromkeys([*known.get(round, ()), *optional(module, FederatedModule, "optimised_on")]))
+        optimised_on = _optimised_on(run, module, round)
         details: dict[str, Any] = {"checkpoint": path.name, "optimised_on": optimised_on, "note": note}
         if own := models.check(module, personal):
             found_now = models.evaluate(module, sample, personal, own, round, **details).records
@@ -161,6 +162,12 @@ def evaluate_run(
         append_records(run.scores_path, found_now)
         records += found_now
     return records
+
+
+def _optimised_on(run: Run, module: LightningModule, round: int) -> list[str]:
+    """What training used of the scores, by the module or by any record of the round."""
+    known = [name for one in read_records(run.scores_path) if one.round == round for name in one.optimised_on]
+    return list(dict.fromkeys([*known, *optional(module, FederatedModule, "optimised_on")]))
 
 
 def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
@@ -214,7 +221,7 @@ def race(
 ) -> Race:
     """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding."""
     run = run if isinstance(run, Run) else Run(run)
-    found, (split, panel, name) = run.checkpoints_of(None), _decided_by(evaluator)
+    found, (_, panel, name) = run.checkpoints_of(None), _decided_by(evaluator)
     if panel.choices[0].kind not in UNBIASED:
         raise ValueError(
             f"{name} means another thing at another number of images, so no race is decided by it; choose by"
@@ -234,9 +241,10 @@ def race(
 
     def score(round: int, size: int) -> ScoreRecord:
         nonlocal images
-        features, drawn = _features(run, module, evaluator, found[round], round, size)
+        sample, details = _model(run, module, evaluator, found[round], round)
+        features, drawn = _features(run, sample, evaluator, found[round], round, size)
         images += drawn
-        return _record(evaluator, split, panel, features, found[round], round, aggregate)
+        return _record(evaluator, features, aggregate, details)
 
     looks, left, apart = narrow_down(list(found), score, sizes, level, width)
     append_records(run.scores_path, left)
@@ -283,24 +291,27 @@ def quote(
     run = run if isinstance(run, Run) else Run(run)
     path, (split, panel, _) = run.checkpoints_of([round])[round], _decided_by(evaluator)
     evaluator.real.prepare()
-    sample = _model(module, path, evaluator)
+    sample, details = _model(run, module, evaluator, path, round)
     images = draw_images(sample, evaluator.num_images, **evaluator.draws(sample, round, f"{split.stream}, fresh"))
-    return _record(evaluator, split, panel, evaluator.real.embed(panel, images), path, round, aggregate)
+    return _record(evaluator, evaluator.real.embed(panel, images), aggregate, details)
 
 
-def _record(
-    evaluator: Evaluator, split: Split, panel: Panel, features: Tensor, path: Path, round: int, aggregate: str
-) -> ScoreRecord:
+def _record(evaluator: Evaluator, features: Tensor, aggregate: str, details: Mapping[str, Any]) -> ScoreRecord:
+    split, panel, _ = _decided_by(evaluator)
     found = {(split.name, panel.embedding.name): evaluator.real.score(split, panel, features)}
-    made = evaluator.real.records(found, MODEL, len(features), round=round, checkpoint=path.name)
+    made = evaluator.real.records(found, MODEL, len(features), **details)
     return next(record for record in made if record.aggregate == aggregate)
 
 
-def _model(module: LightningModule, path: Path, evaluator: Evaluator) -> Sample:
-    sample, _, personal = checkpoint_sampler(module, path, evaluator)
+def _model(
+    run: Run, module: LightningModule, evaluator: Evaluator, path: Path, round: int
+) -> tuple[Sample, dict[str, Any]]:
+    """A checkpoint's sampler, and what its records say beside the score, as those of `evaluate_run` do."""
+    sample, note, personal = checkpoint_sampler(module, path, evaluator)
     if personal:
         raise ValueError(f"{path} has tensors of single clients; give one of models that all clients share")
-    return sample
+    details = {"round": round, "checkpoint": path.name, "optimised_on": _optimised_on(run, module, round)}
+    return sample, {**details, "note": note, "sampling": dict(ImageSampler.of(sample).sampling)}
 
 
 def _decided_by(evaluator: Evaluator) -> tuple[Split, Panel, str]:
@@ -311,18 +322,18 @@ def _decided_by(evaluator: Evaluator) -> tuple[Split, Panel, str]:
     return split, panel, names[0]
 
 
-def _features(
-    run: Run, module: LightningModule, evaluator: Evaluator, path: Path, round: int, size: int
-) -> tuple[Tensor, int]:
+def _features(run: Run, sample: Sample, evaluator: Evaluator, path: Path, round: int, size: int) -> tuple[Tensor, int]:
     """The features of a checkpoint's first images [size, D], and how many of these were drawn now."""
     split, panel, _ = _decided_by(evaluator)
-    kept, key = run.folder / FOLDER / path.with_suffix(".npz").name, f"{panel.embedding.fingerprint()}-{evaluator.seed}"
+    kept, draws = run.folder / FOLDER / path.with_suffix(".npz").name, evaluator.draws(sample, round, split.stream)
+    with path.open("rb") as stream:
+        weights = hashlib.file_digest(stream, "blake2b").hexdigest()
+    how = panel.embedding.fingerprint(), weights, dict(ImageSampler.of(sample).sampling), draws
+    key = hash_tensors((), repr(how))
     known = read_npz(kept).get(key) if kept.exists() else None
     before = torch.empty(0) if known is None else torch.from_numpy(known)[:size]
     if len(before) == size:
         return before, 0
-    sample = _model(module, path, evaluator)
-    draws = evaluator.draws(sample, round, split.stream)
     images = draw_images(sample, size, **draws, first=len(before), description=f"sampling, round {round}")
     features = evaluator.real.embed(panel, images).cpu()
     features = torch.cat([before, features]) if len(before) else features
