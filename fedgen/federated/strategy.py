@@ -361,9 +361,9 @@ class FedAvgStrategy(OneOrManyProcesses):
         return started(self._clock)
 
     @property
-    def client_iteration(self) -> int:
-        """The iteration of the client that trains, since training began."""
-        return 0 if self._loop is None else self._loop.client_iteration
+    def client_iteration(self) -> int | None:
+        """The iteration of the client that trains, since training began; None where none does."""
+        return self._loop.client_iteration if self._loop is not None and self.in_turns else None
 
     @property
     def client_lr_factor(self) -> float:

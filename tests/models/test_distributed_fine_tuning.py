@@ -193,6 +193,16 @@ def test_local_turns_move_the_generator_alone_and_the_server_plays_after_them():
     assert not trainer.optimizers[2].state  # the clients', reset
 
 
+def test_the_server_of_local_counts_its_own_iterations():
+    """Its generator is due at every n_critic-th of them, however many steps clients took between."""
+    model = gan()
+    model.n_critic = 3
+    module = make("local", model, local=LocalSteps(server_iterations=3, images=6))
+    trainer = fit(module, rounds=2)
+    generator, critic = (next(iter(optimizer.state.values()))["step"] for optimizer in trainer.optimizers[:2])
+    assert (int(generator), int(critic)) == (2, 6)
+
+
 CASES = [
     ("exact", "WGANGP"),
     ("message", "WGANGP"),

@@ -105,7 +105,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         "kimg",
     )
 
-    own_turn_state = ("_shown_before_round",)
+    own_turn_state = ("_shown_before",)
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         self.sampling = self._sampling
         # in the place of the generator's "synthesize" and of the "critic", in steps without penalty
         self._compiled: dict[str, Any] = {}
-        self._shown_before_round = 0.0
+        self._shown_before = [0.0]
         self.save_hyperparameters(self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -253,9 +253,10 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     # ---- training ----
 
     def on_turn_start(self, turn: Any) -> None:
-        """Remembers how many images were shown before the round, and tells the losses whose turn it is."""
-        if turn is None or turn.is_first:
-            self._shown_before_round = float(self.clock.images)
+        """Remembers how many images were shown before the round's turns, and tells the losses whose turn it is."""
+        if turn is None or turn.is_first or self.trainer.strategy.local_only:
+            self._shown_before = []
+        self._shown_before.append(float(self.clock.images))  # not the same for all where they start at other rounds
         super().on_turn_start(turn)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
@@ -361,7 +362,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     def on_round_end(self, iterations: int) -> None:
         """Under `FedAvgStrategy` moves the average of weights by the decays of the round's iterations."""
         if self._strategy_calls():
-            before, after = self._shown_before_round, float(self.clock.images)
+            before, after = sum(self._shown_before) / len(self._shown_before), float(self.clock.images)
             self._average(ema_decay_over(before, after, iterations, self.ema_kimg, self.ema_rampup))
 
     def _average(self, decay: float) -> None:

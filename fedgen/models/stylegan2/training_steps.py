@@ -98,7 +98,7 @@ def ema_decay(batch: float, images: float, kimg: float, rampup: float | None) ->
 
 def ema_decay_over(before: float, after: float, iterations: int, kimg: float, rampup: float | None) -> float:
     """The product of the decays of equal iterations that showed the images from `before` to `after`."""
-    batch = (after - before) / iterations
+    batch = max(after - before, 0.0) / iterations  # of clients that weigh unequally and started at other rounds
     return math.prod(ema_decay(batch, before + i * batch, kimg, rampup) for i in range(iterations))
 
 

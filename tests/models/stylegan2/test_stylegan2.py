@@ -11,7 +11,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientSpeeds, FedAvgStrategy, FedBuffStrategy
 from fedgen.federated.client_state.exchange import Exchange, Rules
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.training_steps import (
@@ -230,6 +230,28 @@ def test_over_clients_the_average_moves_at_round_ends():
     decay = ema_decay(4, 0, 0.02, None) ** 2
     for before, merged, kept in zip(start.parameters(), module.generator.parameters(), module.averaged.parameters()):
         torch.testing.assert_close(kept, before.lerp(merged, 1 - decay))
+
+
+def decays_of(strategy, rounds=4, data=None):
+    """The decays of a training's averages, and the clock of each where they were."""
+    module, found = make(ema_kimg=0.02, ema_rampup=None), []
+    module._average = lambda decay: found.append(decay)
+    quiet_trainer(rounds, strategy=strategy).fit(module, data or clients(count=3))
+    return found
+
+
+def test_the_average_of_a_client_that_trains_alone_is_by_its_own_clock():
+    """Clients 1 and 2 train in the first round, 0 and 2 in the second: their clocks differ then."""
+    strategy = FedAvgStrategy(2, cohort_size=2, personal=["*"], optimizer_state="keep", seed=0)
+    drawn = [strategy.sample_cohort(3, round) for round in range(4)]
+    assert len(set(map(tuple, drawn))) > 1
+    assert decays_of(strategy) == pytest.approx([ema_decay(4, 0, 0.02, None) ** 2] * 8)
+
+
+def test_the_average_of_asynchronous_clients_is_by_the_images_of_their_turns():
+    speeds = ClientSpeeds([1.0, 2.5, 9.0])
+    strategy = FedBuffStrategy(2, 3, 0.0, speeds, communication_interval=2, seed=0)
+    assert decays_of(strategy, 5) == pytest.approx([ema_decay(4, 0, 0.02, None) ** 2] * 5)
 
 
 def test_ramp_up_forgets_the_initial_weights():
