@@ -221,10 +221,12 @@ def test_epsilon_adds_up_over_a_nodes_runs(images, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'a' is left out:UserWarning", "ignore:refused:UserWarning")
-@pytest.mark.parametrize("text", ["least_clients: 5", "most_norm: 1.0e-6"], ids=["clients", "norm"])
+@pytest.mark.parametrize("text", ["least_clients: 5", "most_norm: 1.0e-6", "most_norm: 1.0e-6 # compressed"])
 def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images, tmp_path):
     (tmp_path / "policy.yaml").write_text(text)
-    settings, run = recipe(1), tmp_path / "run"
+    compression = {"class_path": "fedgen.federated.compression.TopK"} if "compressed" in text else None
+    rules = {"*running_*": "server", "*tracked": "server"}  # nothing but what trains is sent
+    settings, run = recipe(1, compression=compression, rules=rules), tmp_path / "run"
     node = node_of(Node, settings, images, run, "a")
     node.config["policy-path"] = str(tmp_path / "policy.yaml")
     found, _ = deploy(settings, images, run, {10: node})

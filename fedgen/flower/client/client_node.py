@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedgen.federated.federation_state import check_packed
 from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
 from fedgen.federated.round import exits_fail
+from fedgen.federated.server_optimizers import as_real
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.app.run_config import EPSILON, SECURE, has_noise
 from fedgen.flower.client.answering import Answering, sent_in
@@ -176,7 +177,10 @@ class ClientNode:
 
     def _check_update(self, task: Task, answer: Answer) -> None:
         """Refuses to send an update that is larger than the node's policy allows."""
-        moved = [t.double() - task.weights[n].double() for n, t in answer.weights.items() if not t.is_complex()]
+        strategy = self._made.trainer.strategy
+        assert isinstance(strategy, TurnStrategy)
+        sent = {**answer.weights, **strategy.round.compressed.receive_all(answer.compressed)}
+        moved = [as_real(t.cpu()).double() - as_real(task.weights[n]).double() for n, t in sent.items()]
         norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
         size = 0
         if self.policy.limits_bytes:

@@ -16,7 +16,7 @@ from fedgen.class_paths import nearest
 from fedgen.flower.client.worker import IDLE
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Text, fault
-from fedgen.io.files import read_yaml, write_once
+from fedgen.io.files import only_writer, read_yaml, write_once
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import rank_zero_warn
 
@@ -139,11 +139,17 @@ class Policy:
             refuse("most_norm", f"an update of norm {norm:g}", f"{self.most_norm:g}")
 
     def spend(self, epsilon: float, release: str, ledger: Path) -> None:
-        """Counts a release before it is made."""
-        spent = {path.stem: _spent(path) for path in ledger.glob("*.json")} | {release: epsilon}
-        if sum(spent.values()) > self.most_epsilon:
-            refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")
-        write_once(ledger / f"{release}.json", repr(float(epsilon)).encode())
+        """Counts a release before it is made, whose epsilon stays what it was first."""
+        with only_writer(ledger):
+            spent = {path.stem: _spent(path) for path in ledger.glob("*.json")}
+            if (first := spent.setdefault(release, epsilon)) != epsilon:
+                raise RefusedError(
+                    f"this run promised sums with noise of epsilon {first:g}, and asks for {epsilon:g} now: begin a run"
+                    " of another name (`output`)"
+                )
+            if sum(spent.values()) > self.most_epsilon:
+                refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")
+            write_once(ledger / f"{release}.json", repr(float(epsilon)).encode())
 
 
 def _spent(path: Path) -> float:
