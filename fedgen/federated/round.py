@@ -333,4 +333,8 @@ class Round:
     def keeps_clients(self) -> bool:
         """Whether something is remembered of each client, which then trains in one process for good."""
         by_parts = self.model.rules.keep_clients or self.algorithm.keeps_clients or self.compressed.keeps_clients
-        return bool(self.exchange.personal) or by_parts or self.settings.optimizer_state == "keep"
+        return (
+            bool(self.exchange.personal or self.exchange.becomes_personal)
+            or by_parts
+            or self.settings.optimizer_state == "keep"
+        )

@@ -178,7 +178,7 @@ class ServerModel:
     ) -> None:
         self._module, self._optimizers, self._settings, self._memory = module, optimizers, settings, memory
         self.aggregator = settings.aggregator
-        self._make(())
+        self._make(name for slot in memory.personal.values() for name in slot)
 
     def _make(self, moving: Iterable[str]) -> None:
         module, settings = self._module, self._settings

@@ -124,6 +124,9 @@ def test_everything_may_be_personal_and_the_frozen_stay_where_they_are():
     assert exchange.grow() == []  # it does not travel from now on
     assert "frozen.weight" in exchange.personal
     assert exchange.quiet == exchange.shared == {}
+    anew = exchange_of(net, ["*"], trained(net), moving=exchange.moving)  # as layers thaw, and in a second fit
+    assert anew.personal.keys() == exchange.personal.keys()
+    assert anew.moving == ["frozen.weight"]
 
 
 def test_patterns_that_match_nothing_are_named_with_names_that_exist():

@@ -81,6 +81,48 @@ def test_a_run_goes_on_where_personal_tensors_had_thawed(tmp_path):
     assert all(same(kept[client], again[client]) for client in kept)
 
 
+class Averages(FirstLayer):
+    """A frozen copy of each client's first layer follows it, as averages of weights do."""
+
+    def __init__(self):
+        super().__init__()
+        self.copy = torch.nn.Parameter(torch.zeros(4, 3), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+        self.copy.data.lerp_(self.a.weight.detach(), 0.5)
+
+
+def averaging(rounds, start=None):
+    torch.manual_seed(0)
+    strategy = FedAvgStrategy(2, cohort_size=2, personal=["copy", "b.*"], seed=1)
+    trainer = make_trainer(strategy, rounds, callbacks=[Thaws()])
+    trainer.fit(Averages(), make_data(), ckpt_path=start)
+    return trainer, {client: dict(kept) for client, kept in strategy.personal_tensors.items()}
+
+
+def test_frozen_copies_that_clients_keep_last_where_layers_thaw_and_in_a_run_that_goes_on(tmp_path):
+    first, _ = averaging(1)
+    first.save_checkpoint(tmp_path / "a.ckpt")
+    straight, resumed = averaging(3)[1], averaging(3, tmp_path / "a.ckpt")[1]
+    assert straight.keys() == resumed.keys()
+    assert all(same(straight[client], resumed[client]) for client in straight)
+    alone = set(first.strategy.sample_cohort(3, 0)) - set(first.strategy.sample_cohort(3, 1))
+    before, after = averaging(1)[1], averaging(2)[1]
+    for client in alone:
+        assert torch.equal(before[client]["copy"], after[client]["copy"])
+        assert before[client]["copy"].norm() > 0
+    assert alone
+
+
+def test_frozen_copies_that_clients_keep_last_in_a_second_fit():
+    trainer, before = averaging(1)
+    trainer.fit_loop.max_epochs = 1
+    trainer.fit(trainer.model, make_data())
+    now = trainer.strategy.personal_tensors
+    assert all(torch.equal(before[client]["copy"], now[client]["copy"]) for client in before)
+
+
 @pytest.mark.slow
 def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():
     memory = ClientMemory()

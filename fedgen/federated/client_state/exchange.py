@@ -250,7 +250,7 @@ class Exchange:
         self.trained: set[str] = set()
         self.advancing: set[str] = set()  # counters that grow by the interval in each round
         self.declared: set[str] = set()  # names with a declared rule
-        self._becomes_personal: set[str] = set()  # of the quiet ones
+        self.becomes_personal: set[str] = set()  # frozen ones that are quiet until a turn changes them
         self._tables: set[str] = set()  # of the held ones, those that no turn may change
         self._fixed, self.changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
@@ -295,8 +295,8 @@ class Exchange:
         elif is_apart and not is_personal:
             return
         elif is_personal or all(n.startswith(self._own) for n in names):
-            home = self.quiet if is_frozen and not is_apart else self.personal
-            self._becomes_personal |= {name} if home is self.quiet else set()
+            self.becomes_personal |= {name} if is_frozen and not is_apart else set()
+            home = self.quiet if name in self.becomes_personal - self._moving else self.personal
         elif not is_floating(tensor):
             home = self.counters
         else:
@@ -331,13 +331,14 @@ class Exchange:
 
     @property
     def moving(self) -> list[str]:
-        """The names that travel because turns change them, although they do not train."""
-        return [name for name in self.shared if name not in self.trained]
+        """The names that travel, or stay with clients, because turns change them, although they do not train."""
+        own = [name for name in self.personal if name in self.becomes_personal]
+        return [*(name for name in self.shared if name not in self.trained), *own]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing travels, and nothing would if turns changed it."""
-        return not self.shared and self.quiet.keys() <= self._becomes_personal
+        return not self.shared and self.quiet.keys() <= self.becomes_personal
 
     @property
     def num_bytes(self) -> int:
@@ -352,7 +353,7 @@ class Exchange:
     @property
     def traveling(self) -> dict[str, Tensor]:
         """The shared tensors, and those that the turn that was settled last was found to change."""
-        changed = [name for name in self.changed if name in self.quiet and name not in self._becomes_personal]
+        changed = [name for name in self.changed if name in self.quiet and name not in self.becomes_personal]
         return self.shared | {name: self.quiet[name] for name in changed}
 
     def bytes_sent(self, tensors: Mapping[str, Tensor]) -> int:
@@ -420,7 +421,7 @@ class Exchange:
         self.found += found
         for name in found:
             tensor = self.quiet.pop(name)
-            (self.personal if name in self._becomes_personal else self.shared)[name] = tensor
+            (self.personal if name in self.becomes_personal else self.shared)[name] = tensor
         if found:
             self.shared = dict(sorted(self.shared.items(), key=lambda item: self._order[item[0]]))
         return sorted((name for name in found if name in self.shared), key=self._order.__getitem__)
