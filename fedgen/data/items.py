@@ -81,9 +81,7 @@ def without_pillow(item: Any) -> Any:
         return type(item)(*map(without_pillow, item))
     if isinstance(item, (tuple, list)):
         return type(item)(map(without_pillow, item))
-    if not holds_pillow(item):
-        return item
-    return from_uint8(to_tensor(eight_bits(item)))
+    return from_uint8(to_tensor(eight_bits(item))) if holds_pillow(item) else item
 
 
 def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -281,8 +279,7 @@ def _begin_worker(items: Items) -> None:
 
 
 def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
+    if (parent := parent_process()) is not None:
         connection.wait([parent.sentinel])
         os._exit(1)
 

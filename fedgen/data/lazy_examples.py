@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data.examples import RANKS, Examples
-from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
+from fedgen.data.items import ImagesOf, Items, ReadTask, collate_items, collate_levels, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.data.text import widened
 from fedgen.images import channels_first, to_uint8
@@ -156,10 +156,12 @@ class LazyInputs:
     def identity(self) -> str | None:
         """These images' identity, as their data sets know it by `content_id()` without reading them; None otherwise."""
         told = [optional(part.dataset, DescribedDataset, "content_id") for part in self.reader.items.parts]
-        if not all(told):
-            return None
+        used = [self.reader.images_of, *(part.collate for part in self.reader.items.parts)]
+        if not all(told) or any(one not in (first_images, collate_items, collate_levels) for one in used):
+            return None  # anybody's function may make other images of the same items
         own = hash_chunks("positions", torch.int64, [len(self)], [self.positions])
-        return json.dumps([[one() for one in told if one], own, list(self.shape[1:])])
+        how = [*(one.__name__ for one in used), self.reader.value_range]
+        return json.dumps([[one() for one in told if one], own, list(self.shape[1:]), how])
 
 
 class _Chunks(Sequence[Tensor]):

@@ -135,12 +135,7 @@ def scaled(score: FederatedScore, factor: float) -> FederatedScore:
             return {key: times(part) for key, part in value.items()}
         return value.times(factor) if isinstance(value, OverClients) else value * factor
 
-    kept = {
-        "name",
-        "higher_is_better",
-        "notes",
-        "real_influences",
-    }  # the last take their unit from the errors
+    kept = {"name", "higher_is_better", "notes", "real_influences"}  # the last take their unit from the errors
     found = {name: value for name, value in vars(score).items() if name not in kept and value is not None}
     return replace(score, **{name: times(value) for name, value in found.items()})
 

@@ -81,14 +81,14 @@ class LocalTraining:
         self._moves_plainly, self._move = type(trainer.strategy.precision_plugin) is Precision and not overridden, move
         self._device = trainer.strategy.root_device
         self._batch: Any = None  # of the iteration that runs
-        self._batch_idx = self.client_iteration = 0
+        self.client_iteration: int | None = None
         self._shown_of: Turn | None = None  # whose batches callbacks see
         self._shown: Any = None  # its latest batch
         self._begun: Iterator[Any] | None = None  # its batches, of which the first has been shown before it runs
         self._closure: Closure | None = None  # Lightning's, under automatic optimisation
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self.awaits_step = False
-        self._last_step, self._is_unseen = NO_STEP, False
+        self._batch_idx, self._last_step, self._is_unseen = 0, NO_STEP, False
         self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
         self._replace_hooks()
 
@@ -190,6 +190,7 @@ class LocalTraining:
             if self._is_unseen and len(self._round.errors) == failed:
                 warn_unseen_steps(self._round.algorithm, self._round.settings.client_schedule)
         if turn.is_last:
+            self.client_iteration = None  # of no client, while the server trains
             self._driver.close()
         return output
 

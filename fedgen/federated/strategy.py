@@ -317,9 +317,8 @@ class FedAvgStrategy(OneOrManyProcesses):
         self._loop.begin_turn(batch)
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        if isinstance(batch, Turn):
-            return batch  # its batches are moved one by one, when they are cut
-        return super().batch_to_device(batch, device, dataloader_idx)
+        # a turn's batches are moved one by one, when they are cut
+        return batch if isinstance(batch, Turn) else super().batch_to_device(batch, device, dataloader_idx)
 
     def _batch_to_device(self, batch: Any) -> Any:
         return super().batch_to_device(self.precision_plugin.convert_input(batch))
@@ -363,7 +362,7 @@ class FedAvgStrategy(OneOrManyProcesses):
     @property
     def client_iteration(self) -> int | None:
         """The iteration of the client that trains, since training began; None where none does."""
-        return self._loop.client_iteration if self._loop is not None and self.in_turns else None
+        return None if self._loop is None else self._loop.client_iteration
 
     @property
     def client_lr_factor(self) -> float:

@@ -111,19 +111,6 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     return read_regular(path)
 
 
-@contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Keeps other processes from what they do in this block for the same folder, which is made if there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # not every network file system has locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def remove_unfinished(folder: str | Path) -> None:
     """Removes what kills left of files of `atomic_write` in a folder and its folders, unless somebody has a lock."""
     drawn = "[a-z0-9_]" * 8  # as `mkstemp` draws them

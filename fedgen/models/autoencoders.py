@@ -92,11 +92,7 @@ class VAE(RoundClock):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        kl_weight: float = 1e-6,
-        reconstruction: Reconstruction = "l1",
-        lr: float = 1e-3,
+        self, network: nn.Module, kl_weight: float = 1e-6, reconstruction: Reconstruction = "l1", lr: float = 1e-3
     ) -> None:
         settings = arguments_of(locals())
         super().__init__()

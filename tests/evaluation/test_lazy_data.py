@@ -15,7 +15,7 @@ from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, VarianceLimited
-from fedgen.data import Digits
+from fedgen.data import Digits, ImageFolder
 from fedgen.data.anybody import DatasetReading, as_examples
 from fedgen.data.lazy_examples import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
@@ -131,6 +131,27 @@ def test_features_are_cached_under_the_key_of_the_same_images_in_memory(tmp_path
     kept = embed(Pixels(), theirs, cache=cache)
     monkeypatch.setattr(Pixels, "features", lambda self, levels: pytest.fail("embedded again"))
     assert torch.equal(embed(Pixels(), ours, cache=cache), kept)
+
+
+def negative(batch):
+    return 255 - batch[0]
+
+
+def collate_negatives(items):
+    return torch.stack([255 - image for image, _ in items]), torch.tensor([label for _, label in items])
+
+
+@pytest.mark.parametrize("reading", [DatasetReading(images_of=negative), DatasetReading(collate_fn=collate_negatives)])
+def test_features_of_other_images_of_the_same_files_are_not_taken_from_the_cache(reading, tmp_path):
+    """A folder's images are known by their files, and what anybody makes of them is not."""
+    (tmp_path / "images").mkdir()
+    for position, levels in enumerate(Digits().load("train").inputs[:4]):
+        Image.fromarray(levels[0].numpy()).save(tmp_path / "images" / f"{position}.png")
+    cache, folder = FeatureCache(tmp_path / "cache"), ImageFolder(tmp_path / "images", 8, 1, in_memory=False)
+    plain, other = (as_examples(folder, read).inputs for read in (DatasetReading(), reading))
+    first = embed(Pixels(), plain, cache=cache)
+    assert torch.equal(embed(Pixels(), other, cache=cache), embed(Pixels(), other))
+    assert not torch.equal(embed(Pixels(), other), first)
 
 
 class Floats(Pictures):

@@ -156,7 +156,7 @@ def test_the_divisor_n_needs_the_number_of_images_of_statistics(tmp_path):
     for name, part in {"made": made, "real": real}.items():
         np.savez(tmp_path / f"{name}.npz", mu=part.mean(0), sigma=np.cov(part, rowvar=False))
     paths, scores = [tmp_path / "made.npz", [tmp_path / "real.npz"]], {"name": "fid", "ddof": 0}
-    with pytest.raises(ValueError, match="ddof=0 needs each set's number of images.*--counts made=N real=N"):
+    with pytest.raises(ValueError, match=r"ddof=0 needs each set's number of images.*--counts made=N real=N"):
         score_stored(*paths, options=StoredOptions(scores=scores))
     counted = score_stored(*paths, options=StoredOptions(scores=scores, counts={"made": 9.0, "real": 7.0}))
     expected, _ = frechet_distance(*(summarize(torch.from_numpy(part)) for part in (real, made)), ddof=0)

@@ -319,3 +319,15 @@ def test_a_client_of_equal_images_has_the_distance_of_the_means_and_a_variance(e
     score = FrechetReference.from_features([constant], bias="corrected").score(GENERATED, errors)
     expected = (GENERATED.mean(0) - 1).square().sum() + GENERATED.var(0, correction=0).sum()
     assert score.values["all"] == pytest.approx(float(expected))
+
+
+def test_repeats_are_counted_where_another_client_is_known_by_its_statistics():
+    draws = torch.Generator().manual_seed(0)
+    repeats, single = (
+        torch.randn(40, 3, generator=draws).double().repeat(3, 1),
+        torch.randn(60, 3, generator=draws).double(),
+    )
+    known = FrechetReference([repeats, single], [0.7, 0.3], 1, ["corrected"])._different
+    mixed = FrechetReference([repeats, summarize(single)], [0.7, 0.3], 1, ["corrected"])._different
+    assert mixed == pytest.approx(known)
+    assert mixed == pytest.approx([40, 60, 1 / (0.49 / 40 + 0.09 / 60)])

@@ -227,12 +227,7 @@ def measure_clients(
 
 
 def measure_features(
-    features: Tensor,
-    owners: Tensor,
-    labels: Tensor | None = None,
-    controls: int = 3,
-    seed: int = 0,
-    vendi: bool = True,
+    features: Tensor, owners: Tensor, labels: Tensor | None = None, controls: int = 3, seed: int = 0, vendi: bool = True
 ) -> dict[str, HeterogeneityMeasure]:
     """Measure how different clients are by given features; the measures by name.
 

@@ -1,8 +1,11 @@
 """scores.jsonl: one score record a line, whole at any moment, never twice."""
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import ScoreRecord, unique
-from fedgen.io.files import atomic_write, only_writer, parse_json, read_npz, read_yaml, remove_unfinished, write_npz
+from fedgen.io.files import atomic_write, parse_json, read_npz, read_yaml, remove_unfinished, write_npz
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
 from fedgen.recipe.recipe_files import check_lost
@@ -46,7 +49,7 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
     embedding stay those that columns without a prefix stand for.
     """
     path = Path(path)
-    with only_writer(path.parent):
+    with _only_writer(path):
         before, whole, _ = _read(path)
         present = {record.identity: record for record in before}
         given = unique(records)  # of which those that are stored already may bring influences that are not
@@ -62,7 +65,7 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
 def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> list[ScoreRecord]:
     """Rewrites the file with only the records that `keep` accepts, and clears up after kills; returns the others."""
     path = Path(path)
-    with only_writer(path.parent):
+    with _only_writer(path):
         remove_unfinished(path.parent)
         records, whole, _ = _read(path)
         gone = [record for record in records if not keep(record)]
@@ -146,6 +149,19 @@ def _replace(path: Path, content: bytes) -> None:
     if content != (read_regular(path) if path.exists() else b""):
         with atomic_write(path) as file:
             file.write(content)
+
+
+@contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Keeps other processes from changing the file, e.g. an evaluation of the rounds so far during training."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def read_recipe(path: Path) -> Any:

@@ -9,16 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.marks import (
-    GAPS,
-    explained,
-    gap_title,
-    interval,
-    mark_of,
-    marked,
-    say_directions,
-    say_marks,
-)
+from fedgen.evaluation.marks import GAPS, explained, gap_title, interval, mark_of, marked, say_directions, say_marks
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, REPORT, UNPART
 from fedgen.evaluation.records import (
     BALANCED,

@@ -332,8 +332,7 @@ class Exchange:
     @property
     def moving(self) -> list[str]:
         """The names that travel, or stay with clients, because turns change them, although they do not train."""
-        own = [name for name in self.personal if name in self.becomes_personal]
-        return [*(name for name in self.shared if name not in self.trained), *own]
+        return [n for n in self.shared if n not in self.trained] + sorted(self.becomes_personal & self.personal.keys())
 
     @property
     def is_empty(self) -> bool:

@@ -17,9 +17,7 @@ ONE_MESSAGE = "flwr-clientapp"  # Flower's command that a SuperNode starts for e
 
 def client_app(recipe: Path) -> ClientApp:
     """The app of each client, as its node's config says (docs/deployment-data.md, docs/deployment.md)."""
-    if Path(sys.argv[0]).name == ONE_MESSAGE:
-        return ForwardingApp(recipe, app_here)
-    return app_here(recipe)
+    return ForwardingApp(recipe, app_here) if Path(sys.argv[0]).name == ONE_MESSAGE else app_here(recipe)
 
 
 def app_here(recipe: Path) -> ClientApp:

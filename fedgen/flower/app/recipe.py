@@ -166,11 +166,7 @@ def _rounds(settings: Mapping[str, Any]) -> float:
 def for_client(settings: Mapping[str, Any], node: NodeData, name: str, features: Path) -> dict[str, Any]:
     """Settings with which one client takes turns; `features` is the folder that keeps its images' features."""
     found = copy.deepcopy(dict(settings))
-    found["data"]["init_args"] = {
-        **node.fill(found["data"]["init_args"]),
-        "name": name,
-        "features": str(features),
-    }
+    found["data"]["init_args"] = {**node.fill(found["data"]["init_args"]), "name": name, "features": str(features)}
     trainer = found["trainer"]
     trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     model = found["model"]

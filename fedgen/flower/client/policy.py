@@ -16,7 +16,7 @@ from fedgen.class_paths import nearest
 from fedgen.flower.client.worker import IDLE
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Text, fault
-from fedgen.io.files import only_writer, read_yaml, write_once
+from fedgen.io.files import read_yaml, write_once
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import rank_zero_warn
 
@@ -140,16 +140,15 @@ class Policy:
 
     def spend(self, epsilon: float, release: str, ledger: Path) -> None:
         """Counts a release before it is made, whose epsilon stays what it was first."""
-        with only_writer(ledger):
-            spent = {path.stem: _spent(path) for path in ledger.glob("*.json")}
-            if (first := spent.setdefault(release, epsilon)) != epsilon:
-                raise RefusedError(
-                    f"this run promised sums with noise of epsilon {first:g}, and asks for {epsilon:g} now: begin a run"
-                    " of another name (`output`)"
-                )
-            if sum(spent.values()) > self.most_epsilon:
-                refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")
-            write_once(ledger / f"{release}.json", repr(float(epsilon)).encode())
+        before, own = {path: _spent(path) for path in ledger.glob("*.json")}, ledger / f"{release}.json"
+        if (first := before.get(own, epsilon)) != epsilon:
+            asked = f"this run promised sums with noise of epsilon {first:g}, and asks for {epsilon:g} now"
+            raise RefusedError(f"{asked}: begin a run of another name (`output`)")
+        write_once(own, repr(float(epsilon)).encode())
+        if (spent := sum(map(_spent, ledger.glob("*.json")))) > self.most_epsilon:  # of runs that ask at once, too
+            if own not in before:
+                own.unlink()
+            refuse("most_epsilon", f"epsilon {spent:g} over all releases", f"{self.most_epsilon:g}")
 
 
 def _spent(path: Path) -> float:

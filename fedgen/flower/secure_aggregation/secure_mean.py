@@ -139,11 +139,7 @@ class _Workflow(SecAggPlusWorkflow):
 
 
 def secure_mean(
-    grid: Grid,
-    asked: Mapping[int, Masked],
-    round: int,
-    timeout: float | None,
-    threshold: float = MOST_OF_THEM,
+    grid: Grid, asked: Mapping[int, Masked], round: int, timeout: float | None, threshold: float = MOST_OF_THEM
 ) -> SecureMean:
     """One exchange with nodes; `round` is for Flower's log, `timeout` in seconds for each of its messages."""
     # entries of the mean are within a step of 2 / 2^22 (over the weight's share of the largest) of the exact one; fewer

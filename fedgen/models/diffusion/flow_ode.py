@@ -27,11 +27,7 @@ _SHORTEST = 1e-6  # step: shorter ones are of a field that jumps, or is rounded 
 
 
 def integrate_fixed(
-    field: Field,
-    states: Tensor,
-    solver: Literal["euler", "heun"],
-    times: Sequence[float],
-    euler_to_one: bool = False,
+    field: Field, states: Tensor, solver: Literal["euler", "heun"], times: Sequence[float], euler_to_one: bool = False
 ) -> Tensor:
     """States [N, D] at the last of the given times by a step from each to the next."""
     everyone = torch.arange(len(states), device=states.device)
@@ -46,12 +42,7 @@ def integrate_fixed(
 
 
 def integrate_adaptive(
-    field: Field,
-    states: Tensor,
-    rtol: float,
-    atol: float,
-    backward: bool = False,
-    parts: Sequence[int] | None = None,
+    field: Field, states: Tensor, rtol: float, atol: float, backward: bool = False, parts: Sequence[int] | None = None
 ) -> Tensor:
     """States [N, D] at the end of [0, 1], or from 1 to 0, by Dormand & Prince's pair; NaN where not finite."""
     # each example takes steps by its own error (Hairer, Norsett & Wanner 1993, section II.4): the largest root mean

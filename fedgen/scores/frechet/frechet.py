@@ -34,14 +34,7 @@ from fedgen.scores.frechet.frechet_errors import (
     sample_deviations,
     sample_pool,
 )
-from fedgen.scores.frechet.roots import (
-    Roots,
-    factor,
-    paired_eigenvalues,
-    squared_norms,
-    sum_of_roots,
-    top,
-)
+from fedgen.scores.frechet.roots import Roots, factor, paired_eigenvalues, squared_norms, sum_of_roots, top
 from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summarize
 from fedgen.statistics.statistic_messages import Message, MessageError
 
@@ -133,11 +126,7 @@ class FrechetReference(OfClients):
     """
 
     def __init__(
-        self,
-        clients: Iterable[Tensor | Gaussian],
-        weights: Weights,
-        ddof: float,
-        biases: Sequence[Bias] = ("plug-in",),
+        self, clients: Iterable[Tensor | Gaussian], weights: Weights, ddof: float, biases: Sequence[Bias] = ("plug-in",)
     ) -> None:
         resolve_weights(weights, [1.0] * (1 if isinstance(weights, str) else len(weights)))  # before any long work
         for bias in biases:
@@ -151,7 +140,7 @@ class FrechetReference(OfClients):
         running = RunningPool(by_count=isinstance(weights, str) and weights == "examples")
         batches: list[Batch] = []
         positions: list[Tensor] = []
-        marks: list[Tensor] = []  # of clients whose features are known, if they are asked for
+        marks: list[Tensor | None] = []  # of clients whose features are known, if they are asked for
         for number, client in enumerate(clients):
             if isinstance(client, Gaussian):
                 summary, features = client, None
@@ -163,8 +152,7 @@ class FrechetReference(OfClients):
                 check_client(summary, number)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
             positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)
-            if features is not None and "corrected" in biases:
-                marks.append(marks_of(features))
+            marks.append(None if features is None or "corrected" not in biases else marks_of(features))
             self.counts.append(summary.count)
             running.add(summary, _mass(weights, number, summary.count))
         if not batches:
@@ -204,11 +192,7 @@ class FrechetReference(OfClients):
 
     @classmethod
     def from_summaries(
-        cls,
-        summaries: Iterable[Gaussian],
-        weights: Weights = "examples",
-        ddof: float = 1,
-        bias: Bias = "plug-in",
+        cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1, bias: Bias = "plug-in"
     ) -> "FrechetReference":
         """The reference of summaries as clients send them: the same values; errors assume normal features."""
         return cls(summaries, weights, ddof, [bias])
@@ -235,11 +219,7 @@ class FrechetReference(OfClients):
         return self.measure_all(generated, errors)[0]
 
     def measure_all(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        different: float = 1.0,
-        name: str = "the generated set",
+        self, generated: Tensor | Gaussian, errors: bool = True, different: float = 1.0, name: str = "the generated set"
     ) -> list[Distances]:
         """The distances of `measure`, for each bias.
 
@@ -338,13 +318,14 @@ class FrechetReference(OfClients):
         names = [*(f"client {number}" for number in range(len(self.counts))), "the clients' pool", name]
         return ImageCounts(counts, self._different, generated, names, unlike)
 
-    def _count_different(self, marks: Sequence[Tensor]) -> list[float]:
+    def _count_different(self, marks: Sequence[Tensor | None]) -> list[float]:
         """The effective number of different images of each client and of the pool; all where features are unknown."""
-        if len(marks) < len(self.counts):
+        if not (known := [one for one in marks if one is not None]):
             return [*self.counts, self.pooled.count]
-        sizes = torch.tensor([len(one) for one in marks])
-        shares = (self.weights / sizes).repeat_interleave(sizes)
-        return [*map(effective_count, marks), effective_count(torch.cat(list(marks)), shares)]
+        own = [count if one is None else effective_count(one) for count, one in zip(self.counts, marks)]
+        shares = [(share / len(one)).expand(len(one)) for share, one in zip(self.weights, marks) if one is not None]
+        rest = sum(float(w) ** 2 / n for w, n, one in zip(self.weights, self.counts, marks) if one is None)
+        return [*own, 1 / (1 / effective_count(torch.cat(known), torch.cat(shares)) + rest)]
 
     def _of_pool(self, influences: InfluenceErrors) -> Tensor | None:
         """Slopes of the pool's distance by client [K]; None of a single client."""

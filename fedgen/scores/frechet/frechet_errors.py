@@ -260,11 +260,7 @@ class InfluenceErrors:
         squares = self.weights.square().tolist()
         of_avg = [(part, squares[i] * variance) for i in places for part, variance in self.real[i]]
         variances = {place: sum(variance for _, variance in parts) for place, parts in self.real.items()}
-        real = {
-            "avg": sum(variance for _, variance in of_avg),
-            "all": variances[pool],
-            "worst": variances[worst],
-        }
+        real = {"avg": sum(variance for _, variance in of_avg), "all": variances[pool], "worst": variances[worst]}
         parts = {
             "generated": {key: float(variance) ** 0.5 for key, variance in generated.items()},
             "real": {key: variance**0.5 for key, variance in real.items()},

@@ -34,14 +34,7 @@ from fedgen.scores.aggregate import (
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
 from fedgen.scores.kernel.kernels import block_pairs
-from fedgen.scores.manifold.neighbours import (
-    Neighbours,
-    Points,
-    lower_bounds,
-    nearest,
-    pairs_within,
-    positive_weights,
-)
+from fedgen.scores.manifold.neighbours import Neighbours, Points, lower_bounds, nearest, pairs_within, positive_weights
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
 NAMES = ("precision", "recall", "density", "coverage")
