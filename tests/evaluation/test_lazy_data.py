@@ -134,7 +134,7 @@ def test_features_are_cached_under_the_key_of_the_same_images_in_memory(tmp_path
 
 
 def negative(batch):
-    return 255 - batch[0]
+    return -batch[0]
 
 
 def collate_negatives(items):
