@@ -24,7 +24,7 @@ from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.own_code import warn
 from fedgen.scores import Density
-from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.aggregate import Weights, name_weights, resolve_weights
 from fedgen.scores.definition import BY_CLASS
 from fedgen.seeds import resolve
 
@@ -341,7 +341,8 @@ class Evaluator:
             given = self.real.embed(panel, features) if panel.on_images else features[:]
             found[key] = self.real.score(split, panel, given, only=names, labels=labels, real=True)
             counts[key] = len(features)
-        return self.real.records(found, name, counts)
+        alike = "" if name_weights(self.weights) == "examples" else "real images count once, whatever clients' weights"
+        return self.real.records(found, name, counts, note=alike)
 
 
 def _never(number: int, draws: torch.Generator) -> Tensor:

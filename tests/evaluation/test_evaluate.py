@@ -106,6 +106,9 @@ def test_the_floor_scores_other_real_images_as_if_generated():
     assert {record.name for record in floor} == {f"{s}_{a}" for s in ("fid", "kid") for a in ("avg", "all", "worst")}
     assert floor == Evaluator([split], ["pixels"], num_images=50, seed=1).floor()
     assert evaluator().floor() == []
+    by_weights = Evaluator([split], ["pixels"], num_images=50, seed=1, weights="uniform").floor()
+    assert {(record.note == "") for record in floor} == {True}
+    assert all("real images count once, whatever clients' weights" in record.note for record in by_weights)
 
 
 @pytest.mark.slow
