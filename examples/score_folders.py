@@ -10,7 +10,7 @@ from fedgen.data import ImageFolder
 from fedgen.embeddings import embed
 from fedgen.scores import FrechetReference, KernelReference
 
-EMBEDDING = load_embedding("efficientnet-lite0-32")  # a small network that comes with a package
+EMBEDDING = load_embedding("efficientnet-lite0-32")  # a small network; fedgen holds its weights
 
 
 def features_of(folder):

@@ -18,7 +18,7 @@ _CODES = itertools.count()  # of functions with a code object each
 
 
 class CompileSteps(Callback):
-    """Compiles a module's networks for their training steps: `fedgen fit RECIPE --trainer.callbacks+=CompileSteps`.
+    """Compiles a module's networks for their training steps: --trainer.callbacks+=fedgen.callbacks.CompileSteps.
 
     A network is compiled in place at its first step: names in `state_dict`, checkpoints and optimizers do not change.
     Clients' turns load the server's weights into the same tensors, so no client and no round compiles again; a second

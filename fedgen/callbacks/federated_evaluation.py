@@ -72,11 +72,10 @@ class FederatedEvaluation(Callback):
     Each evaluation appends records to `scores.jsonl`, writes a grid `samples/round=00012.png` of generated images and
     a row of real ones (of texts a .txt file, one a line), and logs every column: "fid_avg", "fid_all", "kid_avg", ...;
     "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
-    clients from training; from the second embedding on with its name in front, except for presets that mean one
-    embedding, such as "cmmd". With a simulated clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)`
-    and `EarlyStopping(monitor=...)` see only evaluated rounds. Of "precision", "recall", "density", "coverage", "is",
-    "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
-    "memorisation", which is best at 0.5, not at all.
+    clients from training. Columns of further embeddings begin with the embedding's name, but for those of presets such
+    as "cmmd". With a simulated clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and
+    `EarlyStopping(monitor=...)` see only evaluated rounds. Scores with `higher_is_better`, such as "recall" or "ll",
+    need `mode="max"`, all others `mode="min"`; do not monitor "memorisation", which is best at 0.5.
 
     Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
     the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
@@ -102,7 +101,7 @@ class FederatedEvaluation(Callback):
         presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", "fcd", or {"name": ...,
             "weights": a local file}.
         controls: whether to score, beside the floor, the other real images that three-way splits score as if
-            generated; see `evaluation.three_way`.
+            generated; see `evaluation.federation_splits`.
         report: whether to print a line per evaluation, and the run's tables when fitting ends, and to draw its
             curves.
         page: whether to write `report.html`, a page of the run (docs/report.md), after each evaluation and when fitting

@@ -66,7 +66,7 @@ def load_embedding(
             - a module, wrapped by `ModuleEmbedding`; an `Embedding` is returned as it is;
             - as recipes give them, all arguments under their names: {"name": ..., options}, or
               {"class_path": ..., "init_args": {...}, options of `ModuleEmbedding`}.
-        weights: a local file of weights; by default those installed with a package, downloaded, or, for
+        weights: a local file of weights; by default those that come with fedgen, downloaded, or, for
             classifier-mnist5k, trained on first use.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` (classifier-mnist5k,
             inception-v3-compat, vgg16), `seed` (classifier-mnist5k), `resize` (inception-v3-compat, clip-*, dinov2-*),

@@ -19,7 +19,7 @@ LAST = "last.ckpt"
 Peer = Literal["torch-fidelity", "clean-fid"]
 """Whose numbers a comparison with one reference gives."""
 NAMES = ("fid", "kid", "fd-dinov2", "cmmd", "is", "fcd")
-"""The scores that are presets, in the order of `presets.PRESETS`."""
+"""The scores that are presets, in the order of `panels.PRESETS`."""
 SUBSET_SIZE = 1000  # images of each of torch-fidelity's subsets
 SignalName = Literal["loss", "critic", "likelihood", "distance"]
 

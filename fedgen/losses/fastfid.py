@@ -285,7 +285,7 @@ class FastFIDLoss(FeatureLoss):
 
     A batch alone of m <= D costs one product of [m, D] with [D, D] and little beside: at m = 128 and D = 2048 forward
     and backward take 0.15 of the time of a product of two D x D matrices, where the value alone takes torchmetrics 14.
-    Population moments take 9 such products, mostly for an eigendecomposition, or 0.8 to 0.9 with `refresh_every=16`.
+    Population moments take 8 such products, mostly for an eigendecomposition, or 0.7 to 0.9 with `refresh_every=16`.
 
     In float32 the products with the references' matrices are in float32. Measured against a float64 SVD with 64 to
     1,000 features of D = 512 and 2048: the value within 4e-8, its own rounding, and the gradient within 7e-7 of its
