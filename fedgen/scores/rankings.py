@@ -349,8 +349,10 @@ def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, see
     high = float((rest[above] / (1 - shares[above])).min(initial=np.inf))
     scales, beta = covariance[known, known] ** 0.5, SHARE * (1 - level)
     if len(known) <= MOST_DRAWN:
-        draws = _draws(covariance[np.ix_(known, known)], seed, 5 * DRAWS)[:, scales > 0]
-        reach = float(np.quantile((np.abs(draws) / scales[scales > 0]).max(1), 1 - beta)) * deviation
+        among, random, counted = covariance[np.ix_(known, known)], np.random.default_rng(seed), scales > 0
+        # in parts: where a page is written in training, its process keeps as much memory as they take
+        parts = [(np.abs(_draws(among, random)[:, counted]) / scales[counted]).max(1) for _ in range(5)]
+        reach = float(np.quantile(np.concatenate(parts), 1 - beta)) * deviation
     else:  # Sidak 1967: a bound for any covariance
         reach = NormalDist().inv_cdf((1 + (1 - beta) ** (1 / len(known))) / 2) * deviation
     part = (1 - level - beta) / (2 * (1 - beta))
@@ -397,7 +399,7 @@ def inverted_pairs(
     if len(first) > MOST_DRAWN:
         decided = np.stack(sizes) > NormalDist().inv_cdf(1 - (1 - level) / (4 * len(one)))
         return _opposite(columns, (one, other), decided)
-    draws = [_draws(covariance, seed + place) for place, (_, covariance) in enumerate(columns)]
+    draws = [_draws(covariance, np.random.default_rng(seed + place)) for place, (_, covariance) in enumerate(columns)]
     while True:
         left = ~decided & (np.stack(sizes) > 0)
         most = _largest(draws, (one, other), spreads, left)
@@ -427,9 +429,9 @@ def _checked(values: Sequence[float], errors: ArrayLike) -> tuple[Floats, Floats
     return centre, covariance
 
 
-def _draws(covariance: Floats, seed: int, number: int = DRAWS) -> Floats:
-    """Draws [number, M] of N(0, covariance)."""
-    noise = np.random.default_rng(seed).standard_normal((number, len(covariance)))
+def _draws(covariance: Floats, random: np.random.Generator) -> Floats:
+    """Draws [DRAWS, M] of N(0, covariance)."""
+    noise = random.standard_normal((DRAWS, len(covariance)))
     if not np.any(covariance - np.diag(covariance.diagonal())):
         return np.asarray(noise * covariance.diagonal() ** 0.5)
     values, vectors = np.linalg.eigh(covariance)

@@ -76,9 +76,10 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> list[
 
 
 def load_influences(folder: Path, records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    """Records with the influences of real images that were stored beside them, where they were."""
-    found = {round: _read_influences(folder / INFLUENCES, round) for round in {record.round for record in records}}
-    return [replace(one, real_influences=found[one.round].get(_influences_key(one))) for one in records]
+    """A column's records with the influences of real images that were stored beside them, where they were."""
+    # a file has those of all columns: one at a time, as a page that training writes leaves what it needed at its peak
+    own = (_read_influences(folder / INFLUENCES, one.round).get(_influences_key(one)) for one in records)
+    return [replace(one, real_influences=influences) for one, influences in zip(records, own)]
 
 
 def _influences_file(folder: Path, round: int | None) -> Path:
