@@ -165,7 +165,7 @@ def evaluate_run(
 
 
 def _optimised_on(run: Run, module: LightningModule, round: int) -> list[str]:
-    """What training used of the scores, by the module or by any record of the round."""
+    """Scores that training used, by the module or by any record of the round."""
     known = [name for one in read_records(run.scores_path) if one.round == round for name in one.optimised_on]
     return list(dict.fromkeys([*known, *optional(module, FederatedModule, "optimised_on")]))
 
