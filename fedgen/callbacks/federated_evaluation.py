@@ -79,9 +79,9 @@ class FederatedEvaluation(Callback):
 
     Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
     the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
-    training is local only, the mixture of the clients' models is scored. If clients keep some tensors, participating
-    clients are scored with their own models as far as these tensors change scores, without all columns, as no single
-    model meets the pool: see `evaluation.own_models`. Several processes share the work; results are those of one.
+    training is local only, the mixture of the clients' models is scored. If clients keep tensors that change scores,
+    each participating client is scored with its own model, and no column is of all, as no single model meets the pool:
+    see `evaluation.own_models`. Several processes share the work; results are those of one.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.

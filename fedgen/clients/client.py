@@ -96,7 +96,7 @@ class ThreeWaySplit:
         unparticipating: the fraction of clients that never train, rounded (the paper's: 0.2), or a pattern of names.
         participating: the fraction of the others that train, for studies of the number of clients.
         max_examples: of each part of a client, at most; drawn from all that it has.
-        eval_clients: clients of either kind that are scored; as many as there are of the rarer kind by default.
+        eval_clients: number of clients of each kind that are scored; by default as many as the smaller kind has.
 
     Raises:
         ValueError: for a number out of range.

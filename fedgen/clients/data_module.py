@@ -188,9 +188,9 @@ class FederatedDataModule(LightningDataModule):
     depends on (seed, round, client, item) alone, whatever `num_workers`.
 
     Args:
-        data: one of these; or a LightningDataModule, of whose `train_dataloader()` dataset, collate_fn, batch_size and
-            num_workers are taken, and whose other loaders stay; or clients' own data, `{client: any of these}` or a
-            list. Loaders' own settings go before those given here.
+        data: one of these; or a LightningDataModule, whose other loaders stay: the dataset, collate_fn and batch_size
+            of its `train_dataloader()` go before those given here, of num_workers the larger counts; or clients' own
+            data, `{client: any of these}` or a list.
         partition: assigns the data to clients; left out where they come by client, or with `owners`.
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction of each client's examples kept from training, for measuring.

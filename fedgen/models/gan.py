@@ -37,8 +37,8 @@ class GAN(CriticLosses, LatentGenerator):
     `generator_loss` and what embedded losses measured ("fid_loss/<embedding>", "fid_loss/weight"; of a second loss
     "fid_loss_2") are logged as means over its iterations, over all clients' turns.
 
-    With networks that have `num_classes` the model is conditional: generated images have the real batch's labels, and
-    those of an `EmbeddedLoss`'s second pass, or of steps on the server, labels drawn as often as the clients have them.
+    With networks that have `num_classes` the model is conditional: generated images get the real batch's labels. In an
+    `EmbeddedLoss`'s second pass and in the server's steps, labels are drawn as often as the clients have them.
 
     Under `FedAvgStrategy` both networks are averaged. `personal: ["critic.*"]` keeps a critic with each client;
     `generator_trained_by: server` trains critics alone in clients' turns, and at a round's end the generator, which
