@@ -4,6 +4,7 @@
 """
 
 import atexit
+import functools
 import gc
 import importlib
 import io
@@ -12,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from contextlib import redirect_stdout, suppress
@@ -199,7 +201,17 @@ def in_fork(work, output):
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     say_to(output)
     sys.stderr = sys.stdout  # pytest has put another in its place
+    free_locks()
     leave_after(work)
+
+
+def free_locks():
+    """Makes the locks of cached properties anew, as no thread is left that would free those held at a fork."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("fedgen")]
+    for kind in {id(one): one for module in modules for one in vars(module).values() if isinstance(one, type)}.values():
+        for value in vars(kind).values():
+            if isinstance(value, functools.cached_property) and hasattr(value, "lock"):  # until Python 3.11
+                value.lock = threading.RLock()
 
 
 def said_in_fork(work):

@@ -11,7 +11,7 @@ from tests.federated.test_resume import train
 
 class Slow(Automatic):
     def training_step(self, batch, batch_idx):
-        time.sleep(0.005)
+        time.sleep(0.01)
         return super().training_step(batch, batch_idx)
 
 
