@@ -208,10 +208,10 @@ def in_fork(work, output):
 def free_locks():
     """Makes the locks of cached properties anew, as no thread is left that would free those held at a fork."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("fedgen")]
-    for kind in {id(one): one for module in modules for one in vars(module).values() if isinstance(one, type)}.values():
-        for value in vars(kind).values():
-            if isinstance(value, functools.cached_property) and hasattr(value, "lock"):  # until Python 3.11
-                value.lock = threading.RLock()
+    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    for value in (value for kind in kinds for value in vars(kind).values()):
+        if isinstance(value, functools.cached_property) and hasattr(value, "lock"):  # until Python 3.11
+            value.lock = threading.RLock()
 
 
 def said_in_fork(work):

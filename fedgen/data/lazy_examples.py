@@ -156,12 +156,12 @@ class LazyInputs:
     def identity(self) -> str | None:
         """These images' identity, as their data sets know it by `content_id()` without reading them; None otherwise."""
         told = [optional(part.dataset, DescribedDataset, "content_id") for part in self.reader.items.parts]
-        used = [self.reader.images_of, *(part.collate for part in self.reader.items.parts)]
-        if not all(told) or any(one not in (first_images, collate_items, collate_levels) for one in used):
-            return None  # anybody's function may make other images of the same items
+        functions = [self.reader.images_of, *(part.collate for part in self.reader.items.parts)]
+        if not all(told) or any(f not in (first_images, collate_items, collate_levels) for f in functions):
+            return None  # a user's function may make other images of the same items
         own = hash_chunks("positions", torch.int64, [len(self)], [self.positions])
-        how = [*(one.__name__ for one in used), self.reader.value_range]
-        return json.dumps([[one() for one in told if one], own, list(self.shape[1:]), how])
+        reading = [*(f.__name__ for f in functions), self.reader.value_range]
+        return json.dumps([[one() for one in told if one], own, list(self.shape[1:]), reading])
 
 
 class _Chunks(Sequence[Tensor]):

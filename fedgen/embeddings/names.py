@@ -22,9 +22,7 @@ UNIT = "unit"  # behind the name of features that are scaled to length 1
 def network_of(name: str) -> str:
     """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
     "inception-v3-compat-192"; an unknown name is returned as it is."""
-    if name.startswith((TIMM, TRANSFORMERS)):
-        return split_options(name)[0]
-    return with_suffix(name, {})[0]
+    return split_options(name)[0] if name.startswith((TIMM, TRANSFORMERS)) else with_suffix(name, {})[0]
 
 
 def split_options(name: str) -> tuple[str, dict[str, Any]]:

@@ -158,6 +158,8 @@ class DistributedLoss(FeatureLoss):
 
 def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
     """Return the factor of each client's answer: n_i by "examples", else what adds up to the pool's effective count."""
+    if isinstance(weights, str) and weights == "examples":
+        return [float(count) for count in counts]
     shares = resolve_weights(weights, counts)
     return (shares / (shares.square() / torch.tensor(counts)).sum()).tolist()
 

@@ -349,10 +349,9 @@ def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, see
     high = float((rest[above] / (1 - shares[above])).min(initial=np.inf))
     scales, beta = covariance[known, known] ** 0.5, SHARE * (1 - level)
     if len(known) <= MOST_DRAWN:
-        among, random, counted = covariance[np.ix_(known, known)], np.random.default_rng(seed), scales > 0
-        # in parts: where a page is written in training, its process keeps as much memory as they take
-        parts = [(np.abs(_draws(among, random)[:, counted]) / scales[counted]).max(1) for _ in range(5)]
-        reach = float(np.quantile(np.concatenate(parts), 1 - beta)) * deviation
+        draws, counted = _draws(covariance[np.ix_(known, known)], seed, 5), scales > 0
+        largest = [(np.abs(part[:, counted]) / scales[counted]).max(1) for part in draws]
+        reach = float(np.quantile(np.concatenate(largest), 1 - beta)) * deviation
     else:  # Sidak 1967: a bound for any covariance
         reach = NormalDist().inv_cdf((1 + (1 - beta) ** (1 / len(known))) / 2) * deviation
     part = (1 - level - beta) / (2 * (1 - beta))
@@ -399,7 +398,7 @@ def inverted_pairs(
     if len(first) > MOST_DRAWN:
         decided = np.stack(sizes) > NormalDist().inv_cdf(1 - (1 - level) / (4 * len(one)))
         return _opposite(columns, (one, other), decided)
-    draws = [_draws(covariance, np.random.default_rng(seed + place)) for place, (_, covariance) in enumerate(columns)]
+    draws = [next(_draws(covariance, seed + place)) for place, (_, covariance) in enumerate(columns)]
     while True:
         left = ~decided & (np.stack(sizes) > 0)
         most = _largest(draws, (one, other), spreads, left)
@@ -429,13 +428,14 @@ def _checked(values: Sequence[float], errors: ArrayLike) -> tuple[Floats, Floats
     return centre, covariance
 
 
-def _draws(covariance: Floats, random: np.random.Generator) -> Floats:
-    """Draws [DRAWS, M] of N(0, covariance)."""
-    noise = random.standard_normal((DRAWS, len(covariance)))
-    if not np.any(covariance - np.diag(covariance.diagonal())):
-        return np.asarray(noise * covariance.diagonal() ** 0.5)
-    values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(noise @ (vectors * np.sqrt(np.maximum(values, 0))).T)
+def _draws(covariance: Floats, seed: int, parts: int = 1) -> Iterator[Floats]:
+    """Draws [DRAWS, M] of N(0, covariance), so many times: a training that writes a page keeps what one part takes."""
+    random, root = np.random.default_rng(seed), np.diag(covariance.diagonal() ** 0.5)
+    if np.any(covariance - np.diag(covariance.diagonal())):
+        values, vectors = np.linalg.eigh(covariance)
+        root = (vectors * np.sqrt(np.maximum(values, 0))).T
+    for _ in range(parts):
+        yield random.standard_normal((DRAWS, len(covariance))) @ root
 
 
 def _variances(covariance: Floats, one: NDArray[np.int64], other: NDArray[np.int64]) -> Floats:
@@ -473,9 +473,8 @@ def _mean_at(own: float, deviation: float, ends: tuple[float, float], reach: flo
 
     def probability(mean: float) -> float:
         bounds = max(ends[0], mean - reach), min(ends[1], mean + reach)
-        low, at, high = (
-            (bound - mean) / deviation for bound in (bounds[0], min(max(own, bounds[0]), bounds[1]), bounds[1])
-        )
+        inside = min(max(own, bounds[0]), bounds[1])
+        low, at, high = ((value - mean) / deviation for value in (bounds[0], inside, bounds[1]))
         if low > 0:  # the upper tail, mirrored, where digits are left
             return 1 - _share(-high, -at, -low)
         return _share(low, at, high)

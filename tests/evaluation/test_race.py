@@ -31,12 +31,19 @@ def data():
     return FederatedDataModule(Digits(), IID(2), seed=0)
 
 
+def write_checkpoint(folder, round, level):
+    """The path of a round's checkpoint, of that level of grey."""
+    state = {"state_dict": {"level": torch.tensor(level)}, "epoch": round, "pytorch-lightning_version": "2.6.0"}
+    path = folder / f"round={round:05d}.ckpt"
+    torch.save(state, path)
+    return path
+
+
 @pytest.fixture
 def run(tmp_path):
     """Checkpoints of six rounds; digits have a mean of about -0.39, which rounds 2 and 3 are nearest to."""
     for round, level in enumerate((0.9, 0.5, -0.4, -0.38, 0.1, 0.3)):
-        state = {"state_dict": {"level": torch.tensor(level)}, "epoch": round, "pytorch-lightning_version": "2.6.0"}
-        torch.save(state, tmp_path / f"round={round:05d}.ckpt")
+        write_checkpoint(tmp_path, round, level)
     return tmp_path
 
 
@@ -105,10 +112,7 @@ def test_a_stopped_race_does_not_go_on_with_another_checkpoint_of_the_same_name(
     """Its images would be of weights that are no longer there."""
 
     def features(level):
-        path = run / "round=00003.ckpt"
-        state = {"state_dict": {"level": torch.tensor(level)}, "epoch": 3, "pytorch-lightning_version": "2.6.0"}
-        torch.save(state, path)
-        own, module = evaluator(data, 100), Grey()
+        path, own, module = write_checkpoint(run, 3, level), evaluator(data, 100), Grey()
         own.real.prepare()
         return _features(Run(run), checkpoint_sampler(module, path, own)[0], own, path, 3, 50)
 

@@ -146,11 +146,11 @@ def evaluate_run(
     sample, _, personal = checkpoint_sampler(module, next(iter(found.values())), evaluator)
     evaluator.try_out(sample, **evaluator.asked_of(module))
     models.check(module, personal)
+    before, records = read_records(run.scores_path), list[ScoreRecord]()
     append_records(run.scores_path, evaluator.floor())
-    records = []
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
-        optimised_on = _optimised_on(run, module, round)
+        optimised_on = _optimised_on(before, module, round)
         details: dict[str, Any] = {"checkpoint": path.name, "optimised_on": optimised_on, "note": note}
         if own := models.check(module, personal):
             found_now = models.evaluate(module, sample, personal, own, round, **details).records
@@ -164,9 +164,9 @@ def evaluate_run(
     return records
 
 
-def _optimised_on(run: Run, module: LightningModule, round: int) -> list[str]:
+def _optimised_on(records: Sequence[ScoreRecord], module: LightningModule, round: int) -> list[str]:
     """Scores that training used, by the module or by any record of the round."""
-    known = [name for one in read_records(run.scores_path) if one.round == round for name in one.optimised_on]
+    known = [name for one in records if one.round == round for name in one.optimised_on]
     return list(dict.fromkeys([*known, *optional(module, FederatedModule, "optimised_on")]))
 
 
@@ -237,11 +237,11 @@ def race(
         raise ValueError(f"most={most}: scores need at least 2 images")
     evaluator.real.prepare()
     sizes = [-(-most // 2**step // evaluator.chunk) * evaluator.chunk for step in reversed(range(LOOKS))]
-    images = 0
+    images, before = 0, read_records(run.scores_path)
 
     def score(round: int, size: int) -> ScoreRecord:
         nonlocal images
-        sample, details = _model(run, module, evaluator, found[round], round)
+        sample, details = _model(before, module, evaluator, found[round], round)
         features, drawn = _features(run, sample, evaluator, found[round], round, size)
         images += drawn
         return _record(evaluator, features, aggregate, details)
@@ -291,7 +291,7 @@ def quote(
     run = run if isinstance(run, Run) else Run(run)
     path, (split, panel, _) = run.checkpoints_of([round])[round], _decided_by(evaluator)
     evaluator.real.prepare()
-    sample, details = _model(run, module, evaluator, path, round)
+    sample, details = _model(read_records(run.scores_path), module, evaluator, path, round)
     images = draw_images(sample, evaluator.num_images, **evaluator.draws(sample, round, f"{split.stream}, fresh"))
     return _record(evaluator, evaluator.real.embed(panel, images), aggregate, details)
 
@@ -304,13 +304,13 @@ def _record(evaluator: Evaluator, features: Tensor, aggregate: str, details: Map
 
 
 def _model(
-    run: Run, module: LightningModule, evaluator: Evaluator, path: Path, round: int
+    before: Sequence[ScoreRecord], module: LightningModule, evaluator: Evaluator, path: Path, round: int
 ) -> tuple[Sample, dict[str, Any]]:
     """A checkpoint's sampler, and what its records say beside the score, as those of `evaluate_run` do."""
     sample, note, personal = checkpoint_sampler(module, path, evaluator)
     if personal:
         raise ValueError(f"{path} has tensors of single clients; give one of models that all clients share")
-    details = {"round": round, "checkpoint": path.name, "optimised_on": _optimised_on(run, module, round)}
+    details = {"round": round, "checkpoint": path.name, "optimised_on": _optimised_on(before, module, round)}
     return sample, {**details, "note": note, "sampling": dict(ImageSampler.of(sample).sampling)}
 
 

@@ -296,7 +296,7 @@ class Exchange:
             return
         elif is_personal or all(n.startswith(self._own) for n in names):
             self.becomes_personal |= {name} if is_frozen and not is_apart else set()
-            home = self.quiet if name in self.becomes_personal - self._moving else self.personal
+            home = self.quiet if name in self.becomes_personal and name not in self._moving else self.personal
         elif not is_floating(tensor):
             home = self.counters
         else:

@@ -113,7 +113,7 @@ class ClientMemory:
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
         for slot in state["personal"].values():
-            exchange.grow(exchange.becomes_personal & slot.keys())
+            exchange.grow(sorted(exchange.becomes_personal & slot.keys()))  # the same order in every process
             if slot.keys() != exchange.personal.keys():
                 name = sorted(slot.keys() ^ exchange.personal.keys())[0]
                 raise MisconfigurationException(

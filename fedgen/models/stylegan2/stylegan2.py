@@ -253,7 +253,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     # ---- training ----
 
     def on_turn_start(self, turn: Any) -> None:
-        """Remembers how many images were shown before the round's turns, and tells the losses whose turn it is."""
+        """Records how many images were shown before each turn of the round; the losses learn whose turn it is."""
         if turn is None or turn.is_first or self.trainer.strategy.local_only:
             self._shown_before = []
         self._shown_before.append(float(self.clock.images))  # not the same for all where they start at other rounds
