@@ -64,7 +64,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4_354,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 355,
-    "lines: all rooms": 75_705,
+    "lines: all rooms": 75_704,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }
